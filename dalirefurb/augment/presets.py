@@ -146,6 +146,8 @@ def preset(
             return preset(*bound.args, **bound.kwargs)
 
         called.__signature__ = signature  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+        called.__annotations__["return"] = signature.return_annotation
         called.__doc__ = f"{inspect.cleandoc(preset.__doc__ or '')}\n\nArgs:\n{told}\n"
         return explains(called)  # type: ignore[return-value]
 

@@ -73,7 +73,9 @@ def resnet_strikes_back(
     """
     require(procedure in ("A1", "A2", "A3"), "procedure", "A1, A2 or A3", procedure, "choose one")
     third = procedure == "A3"
-    return _timm(size or (160 if third else 224), shared, auto_augment=f"rand-m{6 if third else 7}-mstd0.5-inc1")
+    policy = f"rand-m{6 if third else 7}-mstd0.5-inc1"
+    output, stages = _timm(size or (160 if third else 224), shared, auto_augment=policy)
+    return Recipe(*parts_of(stages, output, shared["split"]))
 
 
 @preset(
@@ -99,14 +101,13 @@ def deit3(
     The stages are named decode, random_resized_crop or resize and random_crop, flip, three_augment, color_jitter.
     """
     require(crop in ("random_resized", "simple"), "crop", "random_resized or simple", crop, "choose one")
-    recipe = _timm(size, shared, auto_augment="3a", color_jitter=color_jitter)
-    if crop == "random_resized":
-        return recipe
-    shorter = min(recipe.output.sides)
-    require(recipe.output.sides == (shorter, shorter), "size", "one number with crop='simple'", size, "pass the side")
-    padded = RandomCrop(shorter, padding=4, padding_mode="reflect")
-    stages = [Resize(shorter, shared["crop_interpolation"]), padded, *recipe.stages[2:]]
-    return Recipe(*parts_of(stages, recipe.output, shared["split"]))
+    output, stages = _timm(size, shared, auto_augment="3a", color_jitter=color_jitter)
+    if crop == "simple":
+        shorter = min(output.sides)
+        require(output.sides == (shorter, shorter), "size", "one number with crop='simple'", size, "pass the side")
+        padded = RandomCrop(shorter, padding=4, padding_mode="reflect")
+        stages[:1] = [Resize(shorter, shared["crop_interpolation"]), padded]
+    return Recipe(*parts_of(stages, output, shared["split"]))
 
 
 @preset(shared=_CROPPED, erasing="Probability of random erasing.", split=_SPLIT)
@@ -123,7 +124,9 @@ def convnext(
 
     The stages are named decode, random_resized_crop, flip, rand_augment_1, rand_augment_2, random_erasing.
     """
-    return _timm(size, shared, auto_augment="rand-m9-mstd0.5-inc1", re_prob=erasing, re_mode="pixel")
+    policy = "rand-m9-mstd0.5-inc1"
+    output, stages = _timm(size, shared, auto_augment=policy, re_prob=erasing, re_mode="pixel")
+    return Recipe(*parts_of(stages, output, shared["split"]))
 
 
 @preset(
@@ -198,10 +201,10 @@ def _output(size: Size, shared: _Serving) -> Output:
     return Output(size, shared["dtype"], shared["mean"], shared["std"], shared["channels_last"])
 
 
-def _timm(size: Size, shared: _Cropping, **arguments: Any) -> Recipe:
-    """Return a recipe of timm's for training."""
+def _timm(size: Size, shared: _Cropping, **arguments: Any) -> tuple[Output, list[Stage]]:
+    """Return the output, and timm's stages for training."""
     output, interpolation = _output(size, shared), shared["crop_interpolation"]
     transform = CreateTransform(
         output.size, is_training=True, interpolation=interpolation, mean=output.mean, std=output.std, **arguments
     )
-    return Recipe(*parts_of(transform.stages, output, shared["split"]))
+    return output, transform.stages

@@ -183,7 +183,8 @@ class Stage(metaclass=TakesNumbers):
     def kernel_calls(self) -> Sequence[KernelCall] | None:
         """Calls of compiled kernels, one after the other, that make the stage's pixels on a CPU; None: there are none.
 
-        A class that overrides `apply` and not this is run by DALI's operators.
+        The library's own: which numbers a kernel takes may change. A class that overrides `apply` and not this is run
+        by DALI's operators; `KernelStage` has a kernel of your own.
         """
         return None
 

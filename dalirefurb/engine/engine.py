@@ -1,8 +1,8 @@
 """Engine: the two threads that carry out plans.
 
-    Schedule ─▶ Preparer ───────▶ Finisher ────▶ take
-    plans       partial images,        final images,      by the training loop
-                or final ones          the store
+    Schedule ─▶ Preparer ───────▶ Finisher ─────▶ take
+    plans       partial images,   final images,   by the training loop
+                or final ones     the store
 
 Each alone touches its own pipelines. Between them, and before the training loop, a few batch groups wait. An exception
 in either ends it, and is raised by `take` after the batches before it.
@@ -73,8 +73,8 @@ class Engine:
         tally: Tally,
     ) -> None:
         self._schedule: Schedule | None = schedule
-        self._prepare_thread: Preparer | None = preparer
-        self._finish_thread: Finisher | None = finisher
+        self._preparer: Preparer | None = preparer
+        self._finisher: Finisher | None = finisher
         self._reader = reader
         self._factory = factory
         self._num_batches = schedule.num_batches
@@ -116,13 +116,13 @@ class Engine:
             self.stop()
             self._check_open()
             assert self._schedule is not None
-            assert self._prepare_thread is not None
-            assert self._finish_thread is not None
+            assert self._preparer is not None
+            assert self._finisher is not None
             prepared: ClosableQueue[Prepared] = ClosableQueue(self._ready)
             batches: ClosableQueue[Served] = ClosableQueue(1)
             self._prepared, self._batches = prepared, batches
             groups = self._schedule.begin(position, one_by_one=one_by_one)
-            prepare, finish = self._prepare_thread.work, self._finish_thread.work
+            prepare, finish = self._preparer.work, self._finisher.work
             self._threads = [
                 self._thread("dalirefurb-prepare", self._turns[0], prepared, prepare, groups, prepared),
                 self._thread("dalirefurb-finish", self._turns[1], batches, finish, prepared, batches),
@@ -225,8 +225,8 @@ class Engine:
                 if thread.is_alive() and thread is not threading.current_thread():
                     _wait_for(thread)
             self._threads = []
-            if self._finish_thread is not None:
-                self._finish_thread.abandon(self._prepared.close())
+            if self._finisher is not None:
+                self._finisher.abandon(self._prepared.close())
 
     def shutdown(self) -> None:
         """Have all threads end, and the graphs go with them. Never waits, so that a garbage collector may call it."""
@@ -252,7 +252,7 @@ class Engine:
                 self._reader.join()
                 self._factory.join()
                 # Whoever keeps a closed loader keeps no images, no graph and no store.
-                self._schedule = self._prepare_thread = self._finish_thread = None
+                self._schedule = self._preparer = self._finisher = None
                 self._batches.close()
                 self._factory.give_back()
 

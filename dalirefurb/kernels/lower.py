@@ -51,9 +51,9 @@ def steps_of(stages: tuple[Stage, ...]) -> tuple[KernelOp, ...] | None:
         before = steps[-1] if steps else None
         if before is None or before.code != Code.RESIZE or before.crop is not None or before.inside:
             steps.extend(own)
-        elif own and own[0].code == Code.CROP and not (isinstance(stage, RandomCrop) and stage.padding):
+        elif len(own) == 1 and own[0].code == Code.CROP and not (isinstance(stage, RandomCrop) and stage.padding):
             steps[-1] = replace(before, crop=own[0])
-        elif isinstance(stage, HorizontalFlip) and before.mirror is None:
+        elif len(own) == 1 and own[0].code == Code.FLIP and isinstance(stage, HorizontalFlip) and before.mirror is None:
             steps[-1] = replace(before, mirror=stage)
         else:
             steps.extend(own)

@@ -97,6 +97,7 @@ def compile_mix() -> Any:
 
     def mix_any(*arguments: Any) -> Any:
         *keys, indices, numbers = arguments
+        assert len(indices) == len(numbers)
         rows, values = np.empty(len(keys[0]), np.uint64), np.empty((len(indices), len(keys[3])))
         mix(*keys, *(np.ascontiguousarray(each, np.int64) for each in (indices, numbers)), rows, values)
         return values

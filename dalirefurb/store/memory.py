@@ -21,6 +21,9 @@ from dalirefurb.store.slot_table import SlotContents, SlotTable
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.remains import Remains
 
+_REMEDY = "use a smaller coverage (see propose_coverage), a smaller reuse factor or a smaller image"
+"""What helps where memory is short."""
+
 _SPARE = 1024
 _SPARE_BYTES = 32 << 20
 """Slots beyond those that are asked for, at most: for images on their way here. Of small ones as many as fit."""
@@ -63,12 +66,12 @@ class MemoryStore(Store):
         need = f"{spec.slots} slots need {amount(spec.nbytes)} and {amount(limit)} are"
         if self._max_bytes is None:
             raise OutOfMemoryError(
-                f"the store must fit in memory, but {need} available: {REMEDY}; "
+                f"the store must fit in memory, but {need} available: {_REMEDY}; "
                 "or pass max_bytes, and what has no room is recomputed"
             )
         warnings.warn(
             f"the store is smaller than the plan needs: {need} allowed by max_bytes. What has no room is recomputed, "
-            f"so batches miss unequally; to cache evenly, {REMEDY}",
+            f"so batches miss unequally; to cache evenly, {_REMEDY}",
             stacklevel=4,
         )
         return _within(limit, spec)
@@ -175,10 +178,6 @@ class _Contents(SlotContents):
         self._room.free(slots)
 
 
-REMEDY = "use a smaller coverage (see propose_coverage), a smaller reuse factor or a smaller image"
-"""What helps where memory is short."""
-
-
 class SlotRows:
     """Bytes for slots of one shape: the rows of one array."""
 
@@ -273,7 +272,7 @@ def _aligned_empty(nbytes: int) -> NDArray[np.uint8]:
         raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     except MemoryError as error:
         raise OutOfMemoryError(
-            f"the store must fit in memory, but {amount(nbytes)} cannot be allocated: {REMEDY}"
+            f"the store must fit in memory, but {amount(nbytes)} cannot be allocated: {_REMEDY}"
         ) from error
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes]

@@ -96,7 +96,6 @@ class _Measurement:
     hand_over_s: dict[Key, list[float]] = field(default_factory=dict)
 
     def run(self) -> Costs:
-        others = watch_others()
         self.told("reading some samples")
         samples = read_some(self.source)
         if count := samples.unreadable:
@@ -106,6 +105,7 @@ class _Measurement:
             self.told("compiling kernels, where they are not yet, and warming up")
             subjects.add_standard()
             self.began += self._warm(subjects)
+            others = watch_others()
             self.told("measuring standard loading and every split")
             ready = self._elapsed()
             subjects.add_splits(self._elapsed)
@@ -117,7 +117,8 @@ class _Measurement:
             slices = {key: subject.slices for key, subject in subjects.items() if subject.slices}
             batch, _ = subjects[Key(subjects.first)].turns.batch()
         if (cores := others()) > _OTHERS:
-            self.notes.append(f"other processes took {cores:.1f} cores meanwhile: figures are those of what was left")
+            taken = f"other processes took {cores:.1f} cores while it measured"
+            self.notes.append(f"{taken}: figures are those of what was left")
         costs = costs_of(
             Measured(
                 variants=self.variants,

@@ -216,9 +216,7 @@ class Advice:
 
     def figure(self) -> Figure:
         """Draw images/s against the reuse factor for each split, with the step's line. Needs Matplotlib."""
-        from dalirefurb.tuning.report import draw
-
-        return draw(self.choice)
+        return report.draw(self.choice)
 
 
 @explains

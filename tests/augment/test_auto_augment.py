@@ -20,7 +20,7 @@ from nvidia.dali.auto_aug.auto_augment import (
 )
 from scipy.stats import chisquare
 
-from dalirefurb import Output, Recipe, Refurbish, auto_augment
+from dalirefurb import Arrays, Loader, Output, Recipe, Refurbish, Standard, auto_augment
 from dalirefurb.augment.policies.auto_augment import (
     POLICIES,
     AutoAugmentFirst,
@@ -28,7 +28,7 @@ from dalirefurb.augment.policies.auto_augment import (
     Policy,
     policy_table_of,
 )
-from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS, BinnedTable, Chosen
+from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS, BinnedTable, Chosen, Group
 from dalirefurb.augment.policies.sub_policies import PolicyOperation, cumulative, pick
 from dalirefurb.augment.stage import Stage
 from dalirefurb.engine.inputs import InputBuilder
@@ -219,6 +219,27 @@ def test_a_policy_of_ones_own_is_a_list_of_sub_policies() -> None:
         assert all(np.array_equal(drawn[name], expected[name]) for name in expected)
         assert json.loads(json.dumps(ours.fingerprint()))["policy"] == [list(row) for row in rows]
     assert own.diversity(3) == pytest.approx(published.diversity(3))
+
+
+@pytest.mark.parametrize("probability", [0.5, 1.0])
+def test_a_policy_of_ones_own_may_do_nothing_by_name(probability: float) -> None:
+    """Identity does nothing, whether it is applied or not."""
+    rows = (("Identity", probability, 0, "Color", 1, 5), ("Rotate", 1, 5, "Color", 1, 5))
+    first, second = AutoAugmentFirst(policy=rows), AutoAugmentSecond(policy=rows)
+    assert sorted(first.outcomes.tolist()) == pytest.approx([0.25, 0.25, 0.5])
+    assert second.joint_outcomes.sum() == pytest.approx(1)
+    drawn, sides = np.random.default_rng(0).random((4000, 2)), np.full(4000, SIZE)
+    groups = first.draw(drawn, sides, sides)["group"]
+    assert (groups == Group.IDENTITY).mean() == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize("kernels", ["dali", None])
+def test_half_of_a_policy_may_do_nothing_at_all(kernels: Any) -> None:
+    recipe = auto_augment(SIZE, policy=(("Rotate", 1, 9, "Identity", 0, 0),), raw=True)
+    arrays = Arrays(np.random.default_rng(0).integers(0, 256, (8, SIZE, SIZE, 3), np.uint8), np.arange(8))
+    with Loader(arrays, recipe, Standard(8, batch_size=8), kernels=kernels) as loader:
+        ((images, _),) = loader
+    assert images.shape == (8, 3, SIZE, SIZE)
 
 
 FIRST, SECOND = AutoAugmentFirst(), AutoAugmentSecond()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -225,3 +226,10 @@ def test_the_size_that_counts_is_that_of_what_enters_the_stage() -> None:
         "center_crop: images must have at least 64 x 64 pixels, got 10 x 300; put a resize before it",
     )
     assert evaluate(64).refusal(heights, widths) is None
+
+
+@pytest.mark.parametrize("preset", [simple, evaluate, rand_augment, auto_augment, trivial_augment, timm_augment])
+def test_types_of_all_arguments_can_be_looked_up(preset: Callable[..., Recipe]) -> None:
+    hints = get_type_hints(preset)
+    assert hints.keys() == {*inspect.signature(preset).parameters, "return"}
+    assert hints["channels_last"] is bool

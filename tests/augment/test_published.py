@@ -77,6 +77,14 @@ def test_deit3_is_3_augment_and_jitter() -> None:
     assert [*deit3(crop="simple").stages] == [*simple, *policy]
 
 
+def test_deit3_with_a_simple_crop_splits_at_its_own_stages() -> None:
+    names = [stage.name for stage in deit3(64, crop="simple").stages]
+    assert names == ["decode", "resize", "random_crop", "flip", "three_augment", "color_jitter"]
+    for split in ("resize", "random_crop", 6):
+        recipe = deit3(64, crop="simple", split=split)
+        assert len(recipe.partial) == (split if isinstance(split, int) else names.index(split))
+
+
 def test_convnext_is_rand_augment_and_erasing_by_noise() -> None:
     erasing = RandomErasing(0.25, (0.02, 1 / 3), (0.3, 1 / 0.3), "pixel")
     assert [*convnext().stages] == [*BEGIN, *timm_auto_augment("rand-m9-mstd0.5-inc1"), erasing]

@@ -168,9 +168,9 @@ def test_on_a_gpu_closing_returns_what_dalis_pools_hold(source: ImageFolder, mon
     next(iter(loader))
     engine = loader._assembler.get().engine
     engine._factory._device_id = 0
-    assert engine._prepare_thread is not None
-    assert isinstance(engine._prepare_thread._backend, PartialBackend)
-    pipelines.add(engine._prepare_thread._backend._runner)
+    assert engine._preparer is not None
+    assert isinstance(engine._preparer._backend, PartialBackend)
+    pipelines.add(engine._preparer._backend._runner)
     loader.close()
     assert alive == [0]
 
@@ -356,7 +356,7 @@ def test_what_no_thread_came_to_finish_is_given_back(source: ImageFolder, monkey
         list(loader)
         engine = loader._assembler.get().engine
         engine.stop()
-        monkeypatch.setattr(engine._finish_thread, "work", lambda *_: None)
+        monkeypatch.setattr(engine._finisher, "work", lambda *_: None)
         engine.seek(loader._cursor.position)
         deadline = time.monotonic() + LIMIT_S
         while len(engine._prepared) < 2 and time.monotonic() < deadline:

@@ -12,7 +12,7 @@ pytest.importorskip("numba")
 
 from numba import njit
 
-from dalirefurb.augment import CenterCrop, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize
+from dalirefurb.augment import CenterCrop, HorizontalFlip, RandomCrop, RandomResizedCrop, Resize, Solarize
 from dalirefurb.augment.kernel_call import Code
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
@@ -325,6 +325,32 @@ def test_a_users_variant_of_a_stage_has_no_kernel():
     assert steps_of((HorizontalFlip(), Blurred())) is None
     assert steps_of((Other(8),)) is None
     assert [step.kernels for step in steps_of((Named(8),))] == [("crop_flip.crop",)]
+
+
+def test_a_variant_with_more_calls_than_its_stage_loses_none_after_a_resize():
+    class Twice(RandomCrop):
+        @property
+        def kernel_calls(self):
+            return [*super().kernel_calls, *Solarize(100).kernel_calls]
+
+    steps = steps_of((Resize((24, 24)), Twice(16, margin=8), HorizontalFlip()))
+    assert [step.kernels for step in steps] == [
+        ("resize.bilinear",),
+        ("crop_flip.crop",),
+        ("levels.solarize",),
+        ("crop_flip.flip",),
+    ]
+
+
+def test_a_variant_that_mirrors_another_way_is_no_flip_on_the_way():
+    class Over(HorizontalFlip):
+        VERTICAL = True
+
+    steps = steps_of((Resize((24, 24)), Over()))
+    assert [(step.kernels, step.mirror) for step in steps] == [
+        (("resize.bilinear",), None),
+        (("crop_flip.flip_over",), None),
+    ]
 
 
 # A batch's shares and memory

@@ -99,7 +99,8 @@ def test_what_others_take_of_the_cores_is_told(tmp_path: Path, monkeypatch: pyte
     """User, nice, system, idle, input and output, interrupts, soft ones, and what the machine's host gave to others."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr("dalirefurb.system.cores.time.process_time", iter([5.0, 9.0, 9.0]).__next__)
+    times = iter([(3.0, 1.0, 1.0, 0.0, 0.0), (6.0, 1.0, 1.5, 0.5, 9.0), (6.0, 1.0, 1.5, 0.5, 9.0)])
+    monkeypatch.setattr(os, "times", times.__next__)
     monkeypatch.setattr("dalirefurb.system.cores.time.perf_counter", iter([100.0, 110.0, 110.0]).__next__)
     tick = os.sysconf("SC_CLK_TCK")
     grow(tmp_path, {"proc/stat": "cpu  1000 0 0 500 0 0 0 0 0 0\n"})

@@ -402,7 +402,7 @@ def test_what_other_processes_took_of_the_cores_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(measuring, "watch_others", lambda: lambda: 1.3)
     source = ImageFolder(write_folder(tmp_path, num_samples=32))
     measured = measure(source, {"recipe": rand_augment(16)}, batch_size=16, epochs=3, limit_s=1.0)
-    assert "other processes took 1.3 cores meanwhile: figures are those of what was left" in measured.notes
+    assert "other processes took 1.3 cores while it measured: figures are those of what was left" in measured.notes
     monkeypatch.setattr(measuring, "watch_others", lambda: lambda: 0.1)
     measured = measure(source, {"recipe": rand_augment(16)}, batch_size=16, epochs=3, limit_s=1.0)
     assert not any("other processes" in note for note in measured.notes)

@@ -93,7 +93,7 @@ class AugMix(OperationLayer):
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw weights, depths and operations; see `Stage.draw`."""
-        weighing = uniforms[:, : 2 * (self.mixture_width + 2)].reshape(len(uniforms), -1, 2)
+        weighing = uniforms[:, : 2 * (self.mixture_width + 2)].reshape(len(uniforms), self.mixture_width + 2, 2)
         mixed = dirichlet(self.alpha, weighing[:, :2])  # (n, 2): the image's share, and the mixture's
         chains = mixed[:, 1:] * dirichlet(self.alpha, weighing[:, 2:])  # (n, chains)
         weight = np.concatenate([mixed[:, :1], chains], axis=1).astype(np.float32)

@@ -13,6 +13,7 @@ This is the host's half: `OperationTable` makes matrices. `operation_graph` appl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -282,10 +283,10 @@ SMOOTH = numbers(*((row, column, (5 if row == column == 1 else 1) / 13) for row 
 CENTRE = numbers((1, 1, 1))
 
 
-def turn(degrees: Floats) -> tuple[Floats, Floats]:
-    """Return the cosine and the sine, which `TURNS` are multiplied by."""
-    radians = np.radians(degrees)
-    return np.cos(radians), np.sin(radians)
+def _turn(degrees: Floats, uniforms: Floats) -> tuple[Floats, Floats]:
+    """Return the cosine and the sine, the same by every NumPy, which `TURNS` are multiplied by."""
+    radians = [math.radians(each) for each in degrees.tolist()]
+    return np.array([math.cos(each) for each in radians]), np.array([math.sin(each) for each in radians])
 
 
 def _in_single_precision(first: float, last: float, count: int) -> NDArray[np.float32]:
@@ -325,7 +326,7 @@ def _published(
         RangedOperation("Identity", Group.IDENTITY, constant=UNMOVED),
         *(warp(f"Shear{axis}", _itself, (sheared,), slope) for axis, sheared in SHEARS.items()),
         *(translation(axis, row) for row, axis in enumerate("XY")),
-        warp("Rotate", lambda m, _: turn(m), TURNS, degrees, constant=CENTRED),
+        warp("Rotate", _turn, TURNS, degrees, constant=CENTRED),
         blended("Brightness", Group.BRIGHTNESS, lambda m, _: 1 + m, SCALAR),
         blended("Color", Group.COLOR, lambda m, _: (1 + m, -m), SCALAR, GREY),
         blended("Contrast", Group.CONTRAST, lambda m, _: 1 + m, SCALAR),

@@ -21,7 +21,7 @@ from dalirefurb.augment.policies.operations import Chosen, Floats, Group, Operat
 
 
 class PolicyOperation(NamedTuple):
-    """PolicyColumn of a sub-policy.
+    """One of the two operations of a sub-policy.
 
     Attributes:
         operation: Name of the operation.
@@ -62,7 +62,7 @@ def _chances(half: PolicyOperation, operations: Sequence[Operation]) -> dict[Out
     magnitude = half.magnitude if operation.ranged else 0
     signs = (False, True) if operation.signed else (False,)
     chances = {Outcome(row, magnitude, negated): half.probability / len(signs) for negated in signs}
-    chances[NOTHING] = 1 - half.probability
+    chances[NOTHING] = chances.get(NOTHING, 0.0) + 1 - half.probability
     return {outcome: chance for outcome, chance in chances.items() if chance > 0}
 
 
@@ -146,9 +146,10 @@ class PolicyLayer(OperationLayer):
 
     @property
     def groups(self) -> Sequence[Group]:
-        """See `OperationLayer.groups`."""
+        """See `OperationLayer.groups`; all of the table's if a column does nothing, since every input must be used."""
         operations = self.table.operations
-        return sorted({Group.IDENTITY, *(operations[outcome.operation].group for outcome in self.column.outcomes)})
+        some = {Group.IDENTITY, *(operations[outcome.operation].group for outcome in self.column.outcomes)}
+        return sorted(some) if len(some) > 1 else self.table.groups
 
     def vary(self, choice: Chosen, uniforms: Floats) -> Chosen:
         """Vary magnitudes, with the uniforms after the first two; by default they are as the policy says."""

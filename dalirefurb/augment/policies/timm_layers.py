@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -263,7 +263,7 @@ class TimmWeightedLayers(_OfSet):
         return Chosen(applied, magnitudes, each[:, 1] < 0.5)
 
 
-def policy_table_of(policy: Sequence[SubPolicy], weights: Floats | None = None) -> PolicyTable:
+def _policy_table(policy: Sequence[SubPolicy], weights: Floats | None = None) -> PolicyTable:
     """Return the two operations of a policy's sub-policies.
 
     Args:
@@ -276,7 +276,7 @@ def policy_table_of(policy: Sequence[SubPolicy], weights: Floats | None = None) 
 
 @lru_cache
 def _of_policy(policy: str) -> PolicyTable:
-    return policy_table_of(TIMM_POLICIES[policy])
+    return _policy_table(TIMM_POLICIES[policy])
 
 
 @lru_cache
@@ -291,7 +291,7 @@ def _of_set(operations: str, magnitude: float, probability: float) -> PolicyTabl
                     (PolicyOperation(first, probability, magnitude), PolicyOperation(second, probability, magnitude))
                 )
                 likely.append(weight * other / (total - weight))
-    return policy_table_of(pairs, np.array(likely))
+    return _policy_table(pairs, np.array(likely))
 
 
 @dataclass(frozen=True)
@@ -351,7 +351,7 @@ class TimmPolicySecond(_TimmPolicyLayer, SecondOperation):
         """The policy."""
         return _of_policy(self.policy)
 
-    @property
+    @cached_property
     def follows(self) -> FirstOperation:
         """The stage that applies the first operation."""
         return self.after(TimmPolicyFirst, self.first)
@@ -400,7 +400,7 @@ class TimmWeightedSecond(_TimmPolicyLayer, SecondOperation):
         """Pairs of operations."""
         return _of_set(self.operations, self.magnitude, self.probability)
 
-    @property
+    @cached_property
     def follows(self) -> FirstOperation:
         """The stage that applies the first operation."""
         return self.after(TimmWeightedFirst, self.first)

@@ -25,7 +25,6 @@ from dalirefurb.augment.policies.operations import (
     Group,
     Operation,
     numbers,
-    turn,
 )
 
 FULL = 10.0
@@ -34,6 +33,12 @@ FULL = 10.0
 
 def _slope(magnitudes: Floats, uniforms: Floats) -> Floats:
     return magnitudes / FULL * 0.3
+
+
+def _turn(magnitudes: Floats, uniforms: Floats) -> tuple[Floats, Floats]:
+    """Cosine and sine of an angle up to 30 degrees."""
+    radians = np.radians(magnitudes / FULL * 30)
+    return np.cos(radians), np.sin(radians)
 
 
 def _share(magnitudes: Floats, uniforms: Floats) -> Floats:
@@ -107,7 +112,7 @@ _ALL = (
     Operation("AutoContrast", Group.AUTO_CONTRAST),
     Operation("Equalize", Group.EQUALIZE),
     Operation("Invert", Group.SOLARIZE, constant=SCALAR),
-    Operation("Rotate", Group.WARP, lambda m, _: turn(m / FULL * 30), CENTRED, TURNS, signed=True),
+    Operation("Rotate", Group.WARP, _turn, CENTRED, TURNS, signed=True),
     _of_levels("Posterize", Group.POSTERIZE, lambda m, _: _cleared(np.trunc(m / FULL * 4))),
     _of_levels("PosterizeIncreasing", Group.POSTERIZE, lambda m, _: _cleared(4 - np.trunc(m / FULL * 4))),
     _of_levels("PosterizeOriginal", Group.POSTERIZE, lambda m, _: _cleared(4 + np.trunc(m / FULL * 4))),

@@ -1,4 +1,8 @@
-"""A file of slots: set aside at once, locked, and written by offset, so that samples are whole or absent."""
+"""A file of slots: set aside at once, locked, and written by offset, so that samples are whole or absent.
+
+They are read where they lie if they are in memory anyway, else copied into a buffer. A failing device, or a file cut
+short, is an error of a copy; through a map it would be a signal, see `page_cache`.
+"""
 
 from __future__ import annotations
 

@@ -100,6 +100,17 @@ INSTEAD: Mapping[str, str] = {
     "auto_augment_policy": "presets are functions: rand_augment(), auto_augment(), trivial_augment()",
     "size_limit": "it is max_bytes here",
     "memory_limit": "it is max_bytes here",
+    **dict.fromkeys(
+        ("dali_iterator.reader_name", "dali_iterator.size"),
+        "the planner knows the number of samples, and the loader which rank it is: leave it out",
+    ),
+    **dict.fromkeys(
+        ("dali_iterator.fill_last_batch", "dali_iterator.last_batch_padded"),
+        "pass last_batch_policy, which must be what the planner does",
+    ),
+    "dali_iterator.dynamic_shape": "images of a batch are of one size: leave it out",
+    "dali_iterator.prepare_first_batch": "the loader begins when it is first iterated: leave it out",
+    "dali_iterator.pipelines": "the loader takes their place: leave it out",
     "smart_cache.num_workers": "num_init_workers=4 is the number of threads",
     "smart_cache.prefetch_factor": "batches are made ahead in any case",
     "smart_cache.pin_memory": "make a Loader with SmartCache, which has it, and take loader.as_dicts('image', 'label')",

@@ -2,58 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from nvidia.dali import types
 from nvidia.dali.pipeline import Pipeline
-from nvidia.dali.plugin.pytorch import DALIGenericIterator
+from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
-from dalirefurb.dali.insides import set_size
+from dalirefurb.checks import require
+from dalirefurb.dali.insides import describe
 from dalirefurb.engine.batch_tensors import Batch
 from dalirefurb.engine.data_loader_shape import DataLoaderShape
+from dalirefurb.errors import ConfigurationError
 
 DaliBatch = list[dict[str, torch.Tensor]]
+
+_TO_HAVE = {
+    LastBatchPolicy.DROP: "pass drop_last=True to the planner",
+    LastBatchPolicy.FILL: "pass drop_last=True to the planner, whose batches are all full, or to validate "
+    "Evaluate(..., pad=True) and Loader(..., with_indices=True)",
+    LastBatchPolicy.PARTIAL: "leave drop_last and shards out, or take Evaluate(...)",
+}
 
 
 class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
     """Serves a loader's batches as `[{"data": images, "label": labels}]`, with `"index"` if the loader has indices.
 
-    An epoch ends with `StopIteration`; the next `for` loop serves the next epoch, with or without a call of `reset` in
-    between, also where DALI's own would go on with an epoch that was left early: `loader.resume()` does so here.
+    An epoch ends with `StopIteration`; the next `for` loop serves the next epoch, also where DALI's own would go on
+    with an epoch that was left early: `loader.resume()` does so here.
+
+    Args:
+        loader: Loader that serves the batches.
+        output_map: Names of images and labels, and of the indices if there are any; None: those above.
+        auto_reset: Whether the next epoch begins without a call of `reset`; "yes" and "no" are the same.
+        last_batch_policy: What is expected of a last batch that is not full; it must be what the planner does. None:
+            whatever that is.
+        dali_labels: Whether labels are as DALI's readers have them, (B, 1) int32; else they are (B,) int64.
+
+    Raises:
+        ConfigurationError: If names do not fit the batch, or the planner does something else with the last batch.
     """
 
-    def __init__(self, loader: DataLoaderShape) -> None:
+    def __init__(
+        self,
+        loader: DataLoaderShape,
+        output_map: Sequence[str] | None = None,
+        *,
+        auto_reset: bool | str = True,
+        last_batch_policy: LastBatchPolicy | None = None,
+        dali_labels: bool = False,
+    ) -> None:
+        parts = ["data", "label", "index"] if loader.with_indices else ["data", "label"]
+        names = parts if output_map is None else output_map
+        texts = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+        wanted = f"different names of {', '.join(parts)}"
+        require(texts and len({*names}) == len(names) == len(parts), "output_map", wanted, names, f"as {parts}")
+        require(auto_reset in (True, False, "yes", "no"), "auto_reset", "True or False", auto_reset, "True is usual")
+        policy = _check_policy(loader, last_batch_policy)
         self._loader = loader
+        self._names = [*names]
+        self._resets = auto_reset in (True, "yes")
+        self._dali_labels = dali_labels
         self._epoch: Iterator[DaliBatch] | None = None
+        self._ended = False
         # The base class wants a pipeline to describe; the loader's own belong to another thread.
         pipeline = Pipeline(batch_size=loader.batch_size, num_threads=1, device_id=None)
         pipeline.set_outputs(types.Constant(np.zeros(1, np.uint8)))
-        self._names = ["data", "label", "index"] if loader.with_indices else ["data", "label"]
-        super().__init__([pipeline], self._names, auto_reset=True, prepare_first_batch=False)
-        set_size(self, loader.num_samples)
+        super().__init__([pipeline], ["data"], auto_reset=auto_reset, prepare_first_batch=False)
+        whole = policy is LastBatchPolicy.PARTIAL and loader.planner.shards == 1
+        describe(self, loader.num_samples if whole else len(loader) * loader.batch_size, policy)
 
     def __iter__(self) -> Iterator[DaliBatch]:
         """Begin an epoch, which is over when the loop lets go of it."""
-        self.reset()
-        return map(self._named, self._loader)
+        if self._ended:
+            return iter([])
+        self._epoch = None
+        return self._served(iter(self._loader))
 
     def __next__(self) -> DaliBatch:
         self._epoch = self._epoch or iter(self)
         try:
             return next(self._epoch)
         except StopIteration:
-            self.reset()
+            self._epoch = None
             raise
 
     def reset(self) -> None:
-        """Make the next batch the first of an epoch; at an epoch's end there is nothing to do."""
-        self._epoch = None
+        """Make the next batch the first of an epoch; at an epoch's end there is nothing to do with `auto_reset`."""
+        self._epoch, self._ended = None, False
+
+    def _served(self, batches: Iterator[Batch]) -> Iterator[DaliBatch]:
+        yield from map(self._named, batches)
+        self._ended = not self._resets
 
     def _named(self, batch: Batch) -> DaliBatch:
-        return [dict(zip(self._names, batch, strict=True))]
+        images, labels, *indices = batch
+        if self._dali_labels:
+            labels = labels.to(torch.int32).unsqueeze(1)
+        return [dict(zip(self._names, (images, labels, *indices), strict=True))]
 
     def __len__(self) -> int:
         """Count the batches of an epoch."""
@@ -66,3 +114,20 @@ class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
             NotImplementedError: Always.
         """
         raise NotImplementedError("DALI's checkpoints do not cover the cache; use Loader.state_dict")
+
+
+def _check_policy(loader: DataLoaderShape, wanted: LastBatchPolicy | None) -> LastBatchPolicy:
+    """Return what a loader's planner does with a last batch that is not full, if it is what is wanted."""
+    planner = loader.planner
+    own = LastBatchPolicy.DROP if loader.drop_last else LastBatchPolicy.PARTIAL
+    own = LastBatchPolicy.FILL if planner.padded else own
+    if wanted is None:
+        return own
+    remedy = "pass such as LastBatchPolicy.DROP, or leave it out"
+    require(isinstance(wanted, LastBatchPolicy), "last_batch_policy", "a LastBatchPolicy", wanted, remedy)
+    if wanted is own or planner.num_samples % planner.batch_size == 0:
+        return own
+    raise ConfigurationError(
+        f"last_batch_policy must be what the planner does, {own.name}, got {wanted.name}: leave it out, or "
+        f"{_TO_HAVE[wanted]}"
+    )

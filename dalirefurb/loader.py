@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device
-from dalirefurb.calls import Explained
+from dalirefurb.calls import Explained, explained
 from dalirefurb.checks import epoch_of
 from dalirefurb.engine.assembler import Assembler
 from dalirefurb.engine.backend_factory import Devices, Kernels, choose_kernels
@@ -259,11 +260,19 @@ class Loader(DataLoaderShape, metaclass=Explained):
         """
         return [] if self._substitutes is None else self._substitutes.report()
 
-    def dali_iterator(self) -> RefurbIterator:
-        """Return this loader as a `DALIGenericIterator`: batches are `[{"data": images, "label": labels}]`."""
+    def dali_iterator(self, output_map: Sequence[str] | None = None, **options: Any) -> RefurbIterator:
+        """Return this loader as a `DALIGenericIterator`: batches are `[{"data": images, "label": labels}]`.
+
+        Args:
+            output_map: Names in place of these, and of "index" if the loader has indices.
+            options: `auto_reset`, `last_batch_policy` and `dali_labels`, see `RefurbIterator`.
+        """
         from dalirefurb.dali_iterator import RefurbIterator
 
-        return RefurbIterator(self)
+        told = explained(partial(RefurbIterator.__init__, None, self), "dali_iterator", (), options)
+        if told is not None:
+            raise told
+        return RefurbIterator(self, output_map, **options)
 
     def close(self) -> None:
         """End the loader's threads and let its pipelines go; the store stays open. Closing twice does nothing.

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "kernels": GROUND | {"augment", "dali", "system", "llvmlite", "numba", "nvidia", "numpy"},
     "engine": SAMPLES | GROUND - {"rng"} | {"dali", "system", "kernels", "reading", "numpy", "torch"},
     "doctor": {"errors", "kernels", "reading", "source", "store", "system", "numpy"},
-    "dali_iterator": {"dali", "engine", "nvidia", "numpy", "torch"},
+    "dali_iterator": {"checks", "dali", "engine", "errors", "nvidia", "numpy", "torch"},
     "loader": SAMPLES | {"dali_iterator", "engine", "reading", "numpy", "torch"},
     "trainers": SAMPLES | {"engine", "loader", "mix", "numpy", "torch"},
     "show": SAMPLES - {"calls", "checks"} | {"dali", "engine", "loader", "reading", "system", "matplotlib", "numpy"},

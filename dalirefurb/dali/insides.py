@@ -53,12 +53,13 @@ def abandon_pipelines() -> None:
     pipelines.clear()
 
 
-def set_size(iterator: Any, num_samples: int) -> None:
-    """Set what the `size` of a `DALIGenericIterator` is.
+def describe(iterator: Any, num_samples: int, policy: Any) -> None:
+    """Set what a `DALIGenericIterator` says of an epoch: its `size` on this rank, and its `LastBatchPolicy`.
 
-    `DALIGenericIterator._size`: its constructor's `size` is deprecated, and warns, where no reader is named.
+    `DALIGenericIterator._size` and `_last_batch_policy`: its constructor's `size` is deprecated, and warns, where no
+    reader is named, and without a size it knows no policy but FILL.
     """
-    iterator._size = num_samples
+    iterator._size, iterator._last_batch_policy = num_samples, policy
 
 
 @cache

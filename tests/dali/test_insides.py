@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import pytest
 import torch
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline, pipeline_def
-from nvidia.dali.plugin.pytorch import DALIGenericIterator
+from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
 from dalirefurb.dali import insides
 from dalirefurb.dali.graph import ENCODED
@@ -117,6 +118,8 @@ class TenSamples:
     batch_size = 4
     num_samples = 10
     with_indices = False
+    drop_last = False
+    planner = SimpleNamespace(num_samples=10, batch_size=4, padded=False, shards=1)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
         return iter([])
@@ -125,12 +128,16 @@ class TenSamples:
         return 3
 
 
-def test_the_size_of_an_iterator_can_be_set() -> None:
+def test_the_size_of_an_iterator_and_its_policy_can_be_set() -> None:
     with needed("DALIGenericIterator._size", "tell the size of an epoch as DALI's iterators do"):
-        iterator = RefurbIterator(TenSamples())
+        iterator = RefurbIterator(TenSamples())  # type: ignore[arg-type]
         assert iterator.size == 10
-        insides.set_size(iterator, 11)
+        insides.describe(iterator, 11, LastBatchPolicy.DROP)
         assert iterator.size == 11
+    with needed("DALIGenericIterator._last_batch_policy", "tell what becomes of a last batch"):
+        plain = DALIGenericIterator([constant()], ["data"], auto_reset=True, prepare_first_batch=False)
+        assert plain._last_batch_policy is LastBatchPolicy.FILL
+        assert iterator._last_batch_policy is LastBatchPolicy.DROP
 
 
 def test_what_our_iterator_keeps_in_itself_is_nothing_that_dalis_keeps() -> None:

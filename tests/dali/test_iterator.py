@@ -1,0 +1,135 @@
+"""A loop that is written for DALI's iterator finds its names, its policies, its labels and its size."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
+
+from dalirefurb import Arrays, Evaluate, Loader, Refurbish, Standard, simple
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.planner import Planner
+
+NUM_SAMPLES, BATCH, SIZE = 10, 4, 8
+ARRAYS = Arrays(
+    np.random.default_rng(0).integers(0, 256, (NUM_SAMPLES, SIZE, SIZE, 3), np.uint8), np.arange(NUM_SAMPLES)
+)
+
+
+def load(planner: Planner | None = None, **arguments: Any) -> Loader:
+    return Loader(ARRAYS, simple(SIZE, raw=True), planner or Standard(NUM_SAMPLES, batch_size=BATCH), **arguments)
+
+
+def labels_of(iterator: DALIGenericIterator) -> list[list[int]]:
+    return [batch["label"].flatten().tolist() for (batch,) in iterator]
+
+
+def test_parts_of_a_batch_have_the_names_that_are_asked_for() -> None:
+    with load() as loader, load(with_indices=True) as indexed:
+        ((batch,), *_) = loader.dali_iterator(["image", "target"])
+        assert [*batch] == ["image", "target"]
+        ((batch,), *_) = indexed.dali_iterator(("image", "target", "number"))
+        assert [*batch] == ["image", "target", "number"]
+        ((batch,), *_) = indexed.dali_iterator()
+        assert [*batch] == ["data", "label", "index"]
+
+
+@pytest.mark.parametrize("names", [["image"], ["image", "image"], ["image", 3], "image", ["a", "b", "c"]])
+def test_other_names_are_refused(names: Any) -> None:
+    with load() as loader, pytest.raises(ConfigurationError, match="output_map must be different names of data, label"):
+        loader.dali_iterator(names)
+
+
+def test_labels_are_as_dalis_readers_have_them_if_asked_for() -> None:
+    with load() as loader:
+        ((batch,), *_) = loader.dali_iterator(dali_labels=True)
+    assert (batch["label"].dtype, batch["label"].shape) == (torch.int32, (BATCH, 1))
+    with load() as loader:
+        ((plain,), *_) = loader.dali_iterator()
+    assert (plain["label"].dtype, plain["label"].shape) == (torch.int64, (BATCH,))
+    assert torch.equal(batch["label"].squeeze(-1).long(), plain["label"])
+
+
+@pytest.mark.parametrize("auto_reset", [False, "no"])
+def test_without_auto_reset_an_epoch_begins_by_reset(auto_reset: Any) -> None:
+    with load() as loader:
+        iterator = loader.dali_iterator(auto_reset=auto_reset)
+        assert sorted(chain(*labels_of(iterator))) == [*range(NUM_SAMPLES)]
+        assert labels_of(iterator) == []
+        with pytest.raises(StopIteration):
+            next(iterator)
+        assert loader.epoch == 1
+        iterator.reset()
+        assert sorted(chain(*labels_of(iterator))) == [*range(NUM_SAMPLES)]
+
+
+def test_with_auto_reset_the_next_loop_is_the_next_epoch() -> None:
+    with load() as loader:
+        iterator = loader.dali_iterator(auto_reset="yes")
+        assert [sorted(chain(*labels_of(iterator))) for _ in range(2)] == [[*range(NUM_SAMPLES)]] * 2
+
+
+DROP, FILL, PARTIAL = LastBatchPolicy.DROP, LastBatchPolicy.FILL, LastBatchPolicy.PARTIAL
+POLICIES: dict[str, tuple[Planner, dict[str, Any], LastBatchPolicy, int]] = {
+    "smaller": (Standard(NUM_SAMPLES, batch_size=BATCH), {}, PARTIAL, NUM_SAMPLES),
+    "dropped": (Refurbish(NUM_SAMPLES, batch_size=BATCH, drop_last=True), {}, DROP, 8),
+    "of two shards": (Standard(NUM_SAMPLES, batch_size=BATCH, shards=2), {}, DROP, 8),
+    "validated": (Evaluate(NUM_SAMPLES, batch_size=BATCH), {}, PARTIAL, NUM_SAMPLES),
+    "filled up": (Evaluate(NUM_SAMPLES, batch_size=BATCH, pad=True), {"with_indices": True}, FILL, 12),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*random")
+@pytest.mark.parametrize("name", POLICIES)
+def test_size_policy_and_length_say_what_is_served(name: str) -> None:
+    planner, arguments, policy, size = POLICIES[name]
+    with load(planner, **arguments) as loader:
+        iterator = loader.dali_iterator(last_batch_policy=policy)
+        assert (iterator.size, iterator._last_batch_policy) == (size, policy)
+        served = labels_of(iterator)
+        assert (len(served), sum(map(len, served))) == (len(iterator), size)
+        assert len(iterator) == (size // BATCH if policy is DROP else -(-size // BATCH))
+        for other in {DROP, FILL, PARTIAL} - {policy}:
+            with pytest.raises(ConfigurationError, match=f"the planner does, {policy.name}, got {other.name}: leave"):
+                loader.dali_iterator(last_batch_policy=other)
+
+
+def test_where_all_batches_are_full_any_policy_is_kept() -> None:
+    with load(Standard(NUM_SAMPLES, batch_size=5)) as loader:
+        for policy in (DROP, FILL, PARTIAL):
+            assert [len(each) for each in labels_of(loader.dali_iterator(last_batch_policy=policy))] == [5, 5]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_rank_has_its_own_size(rank: int) -> None:
+    """NVIDIA's formula gives the batches that are served."""
+    planner = Standard(NUM_SAMPLES, batch_size=BATCH, shards=2)
+    with load(planner, rank=(rank, 2)) as loader:
+        iterator = loader.dali_iterator()
+        assert iterator.size == 4
+        assert len(labels_of(iterator)) == len(iterator) == iterator.size // loader.batch_size == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"reader_name": "Reader"}, "no argument 'reader_name': the planner knows the number of samples"),
+        ({"dynamic_shape": True}, "no argument 'dynamic_shape': images of a batch are of one size"),
+        ({"fill_last_batch": True}, "no argument 'fill_last_batch': pass last_batch_policy"),
+        ({"auto_rest": True}, "no argument 'auto_rest': it is auto_reset here"),
+    ],
+)
+def test_arguments_of_dalis_that_are_not_needed_are_told(arguments: dict[str, Any], told: str) -> None:
+    with load() as loader, pytest.raises(TypeError, match=told):
+        loader.dali_iterator(**arguments)
+
+
+@pytest.mark.parametrize("arguments", [{"auto_reset": 3}, {"last_batch_policy": "DROP"}])
+def test_values_that_mean_nothing_are_refused(arguments: dict[str, Any]) -> None:
+    (name,) = arguments
+    with load() as loader, pytest.raises(ConfigurationError, match=f"{name} must be"):
+        loader.dali_iterator(**arguments)

@@ -269,7 +269,8 @@ class Loader(DataLoaderShape, metaclass=Explained):
         """
         from dalirefurb.dali_iterator import RefurbIterator
 
-        told = explained(partial(RefurbIterator.__init__, None, self), "dali_iterator", (), options)
+        called: Any = RefurbIterator.__init__
+        told = explained(partial(called, None, self), "dali_iterator", (), options)
         if told is not None:
             raise told
         return RefurbIterator(self, output_map, **options)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
-from dalirefurb import Arrays, Evaluate, Loader, Refurbish, Standard, simple
+from dalirefurb import Arrays, Evaluate, Loader, Standard, simple
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
 
@@ -76,7 +76,7 @@ def test_with_auto_reset_the_next_loop_is_the_next_epoch() -> None:
 DROP, FILL, PARTIAL = LastBatchPolicy.DROP, LastBatchPolicy.FILL, LastBatchPolicy.PARTIAL
 POLICIES: dict[str, tuple[Planner, dict[str, Any], LastBatchPolicy, int]] = {
     "smaller": (Standard(NUM_SAMPLES, batch_size=BATCH), {}, PARTIAL, NUM_SAMPLES),
-    "dropped": (Refurbish(NUM_SAMPLES, batch_size=BATCH, drop_last=True), {}, DROP, 8),
+    "dropped": (Standard(NUM_SAMPLES, batch_size=BATCH, drop_last=True), {}, DROP, 8),
     "of two shards": (Standard(NUM_SAMPLES, batch_size=BATCH, shards=2), {}, DROP, 8),
     "validated": (Evaluate(NUM_SAMPLES, batch_size=BATCH), {}, PARTIAL, NUM_SAMPLES),
     "filled up": (Evaluate(NUM_SAMPLES, batch_size=BATCH, pad=True), {"with_indices": True}, FILL, 12),

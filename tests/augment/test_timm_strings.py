@@ -20,7 +20,8 @@ from dalirefurb import Output, Recipe
 from dalirefurb.augment.policies.aug_mix import AugMix
 from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
 from dalirefurb.augment.policies.operations import Group
-from dalirefurb.augment.policies.timm_layers import TIMM_POLICIES, TimmWeightedLayers
+from dalirefurb.augment.policies.timm_layers import TimmWeightedLayers
+from dalirefurb.augment.policies.timm_operations import TIMM_POLICIES
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.stage import Stage, draw
 from dalirefurb.errors import ConfigurationError

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.policies.auto_augment import POLICIES
 from dalirefurb.augment.policies.magnitude_noise import QUANTILES, STEADY, MagnitudeNoise, checked_noise
 from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
 from dalirefurb.augment.policies.operations import Chosen, Floats, Operation, OperationTable
@@ -29,64 +28,10 @@ from dalirefurb.augment.policies.sub_policies import (
     SubPolicy,
     cumulative,
     pick,
-    sub_policies,
 )
-from dalirefurb.augment.policies.timm_operations import FULL, SETS, operations_of
+from dalirefurb.augment.policies.timm_operations import FULL, SETS, TIMM_POLICIES, operations_of
 from dalirefurb.augment.stage import Interpolation
 from dalirefurb.checks import integer, number, require
-
-
-def _posterized(policy: Sequence[SubPolicy], name: str) -> tuple[SubPolicy, ...]:
-    """Return a policy with another way to posterize."""
-
-    def renamed(half: PolicyOperation) -> PolicyOperation:
-        return half._replace(operation=name) if half.operation == "Posterize" else half
-
-    return tuple((renamed(first), renamed(second)) for first, second in policy)
-
-
-_V0 = sub_policies(
-    ("Equalize", 0.8, 1, "ShearY", 0.8, 4),
-    ("Color", 0.4, 9, "Equalize", 0.6, 3),
-    ("Color", 0.4, 1, "Rotate", 0.6, 8),
-    ("Solarize", 0.8, 3, "Equalize", 0.4, 7),
-    ("Solarize", 0.4, 2, "Solarize", 0.6, 2),
-    ("Color", 0.2, 0, "Equalize", 0.8, 8),
-    ("Equalize", 0.4, 8, "SolarizeAdd", 0.8, 3),
-    ("ShearX", 0.2, 9, "Rotate", 0.6, 8),
-    ("Color", 0.6, 1, "Equalize", 1.0, 2),
-    ("Invert", 0.4, 9, "Rotate", 0.6, 0),
-    ("Equalize", 1.0, 9, "ShearY", 0.6, 3),
-    ("Color", 0.4, 7, "Equalize", 0.6, 0),
-    ("Posterize", 0.4, 6, "AutoContrast", 0.4, 7),
-    ("Solarize", 0.6, 8, "Color", 0.6, 9),
-    ("Solarize", 0.2, 4, "Rotate", 0.8, 9),
-    ("Rotate", 1.0, 7, "TranslateYRel", 0.8, 9),
-    ("ShearX", 0.0, 0, "Solarize", 0.8, 4),
-    ("ShearY", 0.8, 0, "Color", 0.6, 4),
-    ("Color", 1.0, 0, "Rotate", 0.6, 2),
-    ("Equalize", 0.8, 4, "Equalize", 0.0, 8),
-    ("Equalize", 1.0, 4, "AutoContrast", 0.6, 2),
-    ("ShearY", 0.4, 7, "SolarizeAdd", 0.6, 7),
-    ("Posterize", 0.8, 2, "Solarize", 0.6, 10),
-    ("Solarize", 0.6, 8, "Equalize", 0.6, 1),
-    ("Color", 0.8, 6, "Rotate", 0.4, 5),
-)
-
-TIMM_POLICIES: Mapping[str, tuple[SubPolicy, ...]] = {
-    "original": _posterized(POLICIES["imagenet"], "PosterizeOriginal"),
-    "originalr": _posterized(POLICIES["imagenet"], "PosterizeIncreasing"),
-    "v0": _V0,
-    "v0r": _posterized(_V0, "PosterizeIncreasing"),
-    "3a": sub_policies(
-        ("Solarize", 1.0, 5, "Identity", 0.0, 0),
-        ("Desaturate", 1.0, 10, "Identity", 0.0, 0),
-        ("GaussianBlurRand", 1.0, 10, "Identity", 0.0, 0),
-    ),
-}
-"""Sub-policies of operations, probabilities and magnitudes, as timm has them: AutoAugment's for ImageNet with two ways
-to posterize; "v0", which EfficientNet was trained with; and DeiT III's 3-Augment (Touvron et al., 2022)."""
-
 
 Check = Callable[[str, Any], Any]
 """From a stage's name and a field's value to that value as it is written down."""

@@ -11,7 +11,6 @@ from dalirefurb.augment.policies.aug_mix import UNIFORM, AugMix
 from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
 from dalirefurb.augment.policies.operation_layer import Fill
 from dalirefurb.augment.policies.timm_layers import (
-    TIMM_POLICIES,
     TimmPolicyFirst,
     TimmPolicySecond,
     TimmRandAugmentLayer,
@@ -19,7 +18,7 @@ from dalirefurb.augment.policies.timm_layers import (
     TimmWeightedLayers,
     TimmWeightedSecond,
 )
-from dalirefurb.augment.policies.timm_operations import SETS, UNEQUAL
+from dalirefurb.augment.policies.timm_operations import SETS, TIMM_POLICIES, UNEQUAL
 from dalirefurb.augment.stage import Interpolation, Stage
 from dalirefurb.calls import explains
 from dalirefurb.checks import require

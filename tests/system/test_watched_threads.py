@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dalirefurb.system import threads
 from dalirefurb.system.threads import watch_threads
 
 
@@ -95,3 +96,9 @@ def test_threads_that_share_a_core_wait_for_it() -> None:
         computed, waited = watched()
     assert computed >= 0.38
     assert waited > 0.05
+
+
+def test_linux_tells_what_a_thread_waited_for_a_core_after_what_it_ran(monkeypatch):
+    """Of its schedule statistics the second number, in nanoseconds."""
+    monkeypatch.setattr(threads, "_told", lambda thread, file: {"schedstat": "7000000000 2500000000 9\n"}[file])
+    assert threads._times_of(threading.get_native_id())[1] == 2.5

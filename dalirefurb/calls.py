@@ -111,11 +111,6 @@ INSTEAD: Mapping[str, str] = {
     "dali_iterator.dynamic_shape": "images of a batch are of one size: leave it out",
     "dali_iterator.prepare_first_batch": "the loader begins when it is first iterated: leave it out",
     "dali_iterator.pipelines": "the loader takes their place: leave it out",
-    "smart_cache.num_workers": "num_init_workers=4 is the number of threads",
-    "smart_cache.prefetch_factor": "batches are made ahead in any case",
-    "smart_cache.pin_memory": "make a Loader with SmartCache, which has it, and take loader.as_dicts('image', 'label')",
-    "smart_cache.collate_fn": "batches are mappings of tensors: change them in the training loop",
-    "smart_cache.drop_last": "an epoch serves the whole window",
     "Standard.reuse_factor": "Standard reuses nothing, Refurbish(..., reuse_factor=3) does",
 }
 """What takes the place of an argument that is not there."""

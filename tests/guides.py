@@ -117,10 +117,9 @@ def _provide(package: str, title: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def public_names() -> set[str]:
     """Return what a user may call by a name of this library: exports, stages, and methods of what is exported."""
     from dalirefurb import augment, planning
-    from dalirefurb.trainers.monai import smart_cache
     from dalirefurb.trainers.timm import TimmLoader
 
-    trainers = {each.__name__ for each in (smart_cache, TimmLoader)} | {"RefurbDataModule", "LogStats", "ObserveLosses"}
+    trainers = {TimmLoader.__name__, "RefurbDataModule", "LogStats", "ObserveLosses"}
     exported = [getattr(dalirefurb, name) for name in dalirefurb.__all__]
     methods = {name for each in exported for name in dir(each)}
     return {*dalirefurb.__all__, *dir(augment), *dir(planning), *methods, *trainers, "len", "next", "range", "reset"}

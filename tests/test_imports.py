@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "doctor": {"errors", "kernels", "reading", "source", "store", "system", "numpy"},
     "dali_iterator": {"checks", "dali", "engine", "errors", "nvidia", "numpy", "torch"},
     "loader": SAMPLES | {"dali_iterator", "engine", "reading", "numpy", "torch"},
-    "trainers": SAMPLES | {"engine", "loader", "mix", "numpy", "torch"},
+    "trainers": SAMPLES - {"calls"} | {"engine", "loader", "mix", "torch"},
     "show": SAMPLES - {"calls", "checks"} | {"dali", "engine", "loader", "reading", "system", "matplotlib", "numpy"},
     "tuning": SAMPLES
     | {"doctor", "engine", "loader", "reading", "rng", "show", "system", "matplotlib", "numpy", "tomli", "torch"},

@@ -44,7 +44,6 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.store import DeviceStore
 from dalirefurb.store.spec import StoreSpec
-from dalirefurb.trainers import monai
 from tests.augment.torchvision_stand_ins import T, stand_in
 
 SIZE, SOURCE = 32, Arrays(np.zeros((8, 32, 32, 3), np.uint8), np.arange(8))
@@ -209,10 +208,6 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "Source.subset": (lambda indices: SOURCE.subset(indices).labels.tolist(), {"indices": (3, 1)}),
     "Source.__getitem__": (lambda index: SOURCE[index][1], {"index": 3}),
-    "smart_cache": (
-        lambda **given: monai.smart_cache(SOURCE, simple(SIZE, raw=True), **given).loader.planner,
-        {"replace_rate": 0.5, "cache_num": 6, "cache_rate": 0.5, "num_init_workers": 2, "batch_size": 4, "shards": 2},
-    ),
 }
 
 # Transforms of torchvision, whose attributes are what a user gave.

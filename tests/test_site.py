@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted(DOCS.rglob("*.ipynb"))]
 PUBLIC = ("", "augment", "augment.published", "errors", "planning", "source", "store", "tuning")
-TRAINERS = ("accelerate", "fabric", "lightning", "monai", "timm", "transformers")
-NOT_FOR_USERS = {"how_to_install", "shortened", "Image", "BatchNumbers", "ServedBatches", "SmartCacheLoader"}
+TRAINERS = ("accelerate", "fabric", "lightning", "timm", "transformers")
+NOT_FOR_USERS = {"how_to_install", "shortened", "Image", "BatchNumbers", "ServedBatches"}
 
 
 def text_of(page: Path) -> str:

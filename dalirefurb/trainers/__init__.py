@@ -4,5 +4,4 @@ lightning       Lightning 2 and Fabric: a data module, and callbacks
 accelerate      Accelerate: what takes the place of `accelerator.prepare` for a loader
 transformers    Hugging Face's Trainer, whose datasets may be loaders
 timm            timm's scripts: what they ask of a loader
-monai           SmartCache by MONAI's names
 """

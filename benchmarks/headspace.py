@@ -35,7 +35,7 @@ from harness import Contender, Entrant, MadeAnew
 from loaders import STANDARD, LoaderTurns, Loading, Step, default_placement, reuse, settled
 
 from dalirefurb import FileList
-from dalirefurb.cli.train import SmallResNet
+from dalirefurb.demo.training import SmallResNet
 from dalirefurb.planning.planner import Planner
 
 MEMORY = "from memory"

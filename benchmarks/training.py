@@ -20,7 +20,7 @@ from sources import AT_ONCE, MEAN, SIDE, STD, read_mosaics, whole
 from torch import nn
 
 from dalirefurb import Arrays, AutoAssist, Loader, Prefetch, Standard, evaluate
-from dalirefurb.cli.train import SmallResNet
+from dalirefurb.demo.training import SmallResNet
 from dalirefurb.planning.assistant import AssistantReport
 
 Batch = tuple[torch.Tensor, torch.Tensor, NDArray[np.int64]]

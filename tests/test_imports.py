@@ -44,12 +44,15 @@ MAY_IMPORT = {
     "tuning": SAMPLES
     | {"doctor", "engine", "loader", "reading", "rng", "show", "system", "matplotlib", "numpy", "tomli", "torch"},
     "cli": ANYTHING,
+    "demo": SAMPLES - {"calls", "checks"}
+    | {"cli", "engine", "loader", "reading", "show", "system", "tuning", "PIL", "nvidia", "numpy", "torch"},
     "__main__": {"cli"},
     "": ANYTHING,
 }
 
-# What is above a module, and is imported by a string where a user looks at a sample: a source by itself needs no DALI.
-BY_NAME = {("source.contract", "reading.decoding")}
+# What is above a module, and is imported by a string: a source by itself needs no DALI until a user looks at a sample,
+# and no command needs what trains a small network but the two that do.
+BY_NAME = {("source.contract", "reading.decoding"), ("cli.arguments", "demo.commands")}
 
 # Libraries that take long to load, or are not always there, and the modules of their package that import them.
 ONLY = {

@@ -7,12 +7,11 @@ import re
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
 from dalirefurb.cli import explanations, maintenance
-from dalirefurb.cli.commands import FULL, QUICK, demo, train
 from dalirefurb.cli.maintenance import compile_kernels, doctor
 from dalirefurb.cli.show import PRESETS, STAGES, show
 from dalirefurb.cli.techniques import MOST_REUSE, OPTIONS, TECHNIQUES, Number, flag, learning_rate, owners_of, path
@@ -33,6 +32,12 @@ _LARGEST = 20_000
 _SEEN = Number(int, 32, _LARGEST, "the network needs images of at least 32 pixels, got {}")
 
 _FOLDER = "one folder per class, images in them: FOLDER/cat/1.jpg"
+
+_FULL = {"images": 2000, "epochs": 4, "batch_size": 64, "size": 224}
+"""What the demo does by default."""
+
+_QUICK = {"images": 128, "epochs": 2, "batch_size": 16, "size": 64}
+"""What it does with --quick."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -73,19 +78,32 @@ def parser() -> Parser:
     root.add_argument("--version", action=_Version, nargs=0, help="print the version, and end")
     parsers = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
     add = partial(parsers.add_parser, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for command, add_arguments, texts in (
-        (train, _add_train, explanations.TRAIN),
-        (show, _add_show, explanations.SHOW),
-        (demo, _add_demo, explanations.DEMO),
-        (tune, _add_tune, explanations.TUNE),
+    for name, command, add_arguments, texts in (
+        ("train", _train, _add_train, explanations.TRAIN),
+        ("show", show, _add_show, explanations.SHOW),
+        ("demo", _demo, _add_demo, explanations.DEMO),
+        ("tune", tune, _add_tune, explanations.TUNE),
     ):
-        made = add(command.__name__, **texts)
+        made = add(name, **texts)
         made.set_defaults(command=command)
         add_arguments(made)
     _add_cache(add("cache", **explanations.CACHE))
     add("compile", **explanations.COMPILE).set_defaults(command=compile_kernels)
     _add_doctor(add("doctor", **explanations.DOCTOR))
     return root
+
+
+def _train(options: argparse.Namespace) -> None:
+    """Train; what only this command and the next one need is loaded now."""
+    import_module("dalirefurb.demo.commands").train(options)
+
+
+def _demo(options: argparse.Namespace) -> None:
+    """Run the demo, with what was not given as --quick says."""
+    for name, value in (_QUICK if options.quick else _FULL).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    import_module("dalirefurb.demo.commands").demo(options)
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
@@ -217,7 +235,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         ("size", _SEEN, "side in pixels of the images that the network sees"),
     ):
         parser.add_argument(
-            flag(name), type=kind, metavar="N", help=f"{meaning} ({FULL[name]}; {QUICK[name]} with --quick)"
+            flag(name), type=kind, metavar="N", help=f"{meaning} ({_FULL[name]}; {_QUICK[name]} with --quick)"
         )
     _add_number(
         parser,

@@ -1,15 +1,28 @@
-"""Checks of what one process on this machine can do, before anything is made."""
+"""Limits of a command, found out before anything is made: memory, processes, packages and photographs."""
 
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 from dalirefurb.errors import ConfigurationError, how_to_install
+from dalirefurb.source import FileList
 from dalirefurb.store import available
 from dalirefurb.store.memory_budget import amount
 from dalirefurb.system.launch_env import launched
 
 _MODULES = {"Pillow": "PIL", "scikit-image": "skimage", "matplotlib": "matplotlib"}
+
+_PHOTOGRAPHS = (
+    "astronaut.png",
+    "chelsea.png",
+    "coffee.png",
+    "hubble_deep_field.jpg",
+    "ihc.png",
+    "motorcycle_left.png",
+    "retina.jpg",
+    "rocket.jpg",
+)
 
 PIXEL_BYTES = 12
 """Of a final image: three channels in float32."""
@@ -63,3 +76,23 @@ def require(purpose: str, *packages: str) -> None:
             f"{purpose} needs {' and '.join(packages)}, but {' and '.join(missing)} cannot be found; "
             f"{how_to_install('demo')}"
         )
+
+
+def whole_photographs() -> FileList:
+    """Return the photographs that scikit-image ships, each a class of its own, without importing it.
+
+    Raises:
+        ConfigurationError: If a package or a photograph is missing.
+    """
+    require("the use of scikit-image's photographs", "Pillow", "scikit-image")
+    spec = importlib.util.find_spec("skimage")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent / "data"
+    absent = [name for name in _PHOTOGRAPHS if not (folder / name).is_file()]
+    if absent:
+        raise ConfigurationError(
+            f"scikit-image's package must hold its photographs, but {', '.join(absent)} cannot be found in "
+            f'{folder}; pip install --force-reinstall "scikit-image>=0.22"'
+        )
+    return FileList([folder / name for name in _PHOTOGRAPHS], range(len(_PHOTOGRAPHS)))

@@ -14,8 +14,7 @@ from dalirefurb.augment.presets import auto_augment, evaluate, rand_augment, sim
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.checks import integer
 from dalirefurb.cli.codec_noise import without_codec_noise
-from dalirefurb.cli.demo import whole_photographs
-from dalirefurb.cli.limits import PIXEL_BYTES, check_memory, require
+from dalirefurb.cli.limits import PIXEL_BYTES, check_memory, require, whole_photographs
 from dalirefurb.cli.techniques import OPTIONS, Technique, choose, flag
 from dalirefurb.cli.terminal import escaped, importing, say, waiting
 from dalirefurb.errors import ConfigurationError

@@ -17,10 +17,10 @@ from PIL import Image
 
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import parser
-from dalirefurb.cli.demo import Photographs
 from dalirefurb.cli.show import PICTURES
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES
 from dalirefurb.cli.wording import in_options
+from dalirefurb.demo.photographs import Photographs
 from dalirefurb.engine.bottleneck import Facts
 from dalirefurb.engine.diagnosis import diagnose
 from dalirefurb.engine.stats import Stats
@@ -35,8 +35,8 @@ SMALL = ["--size", "32", "--batch-size", "16", "--epochs", "2"]
 @pytest.fixture
 def unhurried(monkeypatch):
     """Figures of a demo are not looked at, so that nobody waits until the machine is idle."""
-    monkeypatch.setattr("dalirefurb.cli.compare._IDLE_LIMIT_S", 0)
-    monkeypatch.setattr("dalirefurb.cli.loading._IDLE_LIMIT_S", 0)
+    monkeypatch.setattr("dalirefurb.demo.compare._IDLE_LIMIT_S", 0)
+    monkeypatch.setattr("dalirefurb.demo.loading._IDLE_LIMIT_S", 0)
 
 
 @pytest.fixture(scope="module")
@@ -456,14 +456,14 @@ def test_the_demo_prints_a_table_of_three_runs_and_draws_pictures(tmp_path, caps
 def test_a_demo_that_is_long_enough_shows_loading_alone_and_takes_the_images_that_are_there(
     photographs, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr("dalirefurb.cli.loading._TURN_S", 0.01)
-    monkeypatch.setattr("dalirefurb.cli.loading._IMAGES", 1)
-    monkeypatch.setattr("dalirefurb.cli.loading._ROUNDS", 1)
-    monkeypatch.setattr("dalirefurb.cli.loading.usable_cores", lambda: 1)
+    monkeypatch.setattr("dalirefurb.demo.loading._TURN_S", 0.01)
+    monkeypatch.setattr("dalirefurb.demo.loading._IMAGES", 1)
+    monkeypatch.setattr("dalirefurb.demo.loading._ROUNDS", 1)
+    monkeypatch.setattr("dalirefurb.demo.loading.usable_cores", lambda: 1)
     monkeypatch.setattr("dalirefurb.cli.terminal._FIRST_S", 0.001)
     monkeypatch.setattr("dalirefurb.cli.outcome._LEVEL", logging.INFO)
-    monkeypatch.setattr("dalirefurb.cli.compare._TIMED_BATCHES", 6)
-    monkeypatch.setattr("dalirefurb.cli.commands.draw_all", lambda *_: [Figure() for _ in PICTURES])  # Tested above.
+    monkeypatch.setattr("dalirefurb.demo.compare._TIMED_BATCHES", 6)
+    monkeypatch.setattr("dalirefurb.demo.commands.draw_all", lambda *_: [Figure() for _ in PICTURES])  # Tested above.
     image = next((photographs / "rocket").iterdir())
     made = image.stat().st_mtime_ns
     sizes = ["--images", "48", "--batch-size", "8", "--size", "32", "--epochs", "2"]

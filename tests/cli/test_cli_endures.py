@@ -213,12 +213,13 @@ def test_a_path_that_no_file_can_have_is_one_line(capsys, command, text):
     assert f"must be a path, got {text!r}; see dalirefurb" in line
 
 
-def test_one_process_of_several_is_refused_before_its_folder_is_looked_at(monkeypatch, capsys):
+@pytest.mark.parametrize("command", [["train", "missing"], ["demo", "--quick"]])
+def test_one_process_of_several_is_refused_before_its_folder_is_looked_at(monkeypatch, capsys, command):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    status, line = error_of(capsys, "train", "missing")
+    status, line = error_of(capsys, *command)
     assert status == 2
-    assert "this trains in one process, but it is rank 1 of 2" in line
+    assert "this trains in one process, but it is rank 1 of 2: start it without torchrun" in line
 
 
 ODD_NAME = "odd\n\x1b[31m" + os.fsdecode(b"\xff") + ".png"
@@ -730,7 +731,7 @@ def test_kernels_that_are_not_installed_are_one_line(photographs, monkeypatch, c
     monkeypatch.setitem(sys.modules, "numba", None)
     status, line = error_of(capsys, "train", photographs, "--kernels", "numba")
     assert status == 2
-    assert "--kernels numba needs Numba, which cannot be found; pip install numba" in line
+    assert "--kernels numba needs Numba, which is not installed: pip install numba" in line
 
 
 def test_a_picture_that_cannot_be_written_whole_is_not_there(tmp_path, capsys):

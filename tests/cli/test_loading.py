@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from dalirefurb.augment.presets import rand_augment
-from dalirefurb.cli import loading
-from dalirefurb.cli.pillow_images import MEAN, STD, PillowImages
 from dalirefurb.cli.terminal import counted
+from dalirefurb.demo import loading
+from dalirefurb.demo.pillow_images import MEAN, STD, PillowImages
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.source import ImageFolder
 from tests.pictures import write_folder

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from dalirefurb.augment.presets import simple
-from dalirefurb.cli.compare import TimedRun, explanation, table
-from dalirefurb.cli.train import EpochReport, SmallResNet, Trainer
+from dalirefurb.demo.compare import TimedRun, explanation, table
+from dalirefurb.demo.training import EpochReport, SmallResNet, Trainer
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Arrays

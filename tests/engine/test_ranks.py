@@ -31,7 +31,6 @@ from dalirefurb import (
     Stats,
     simple,
 )
-from dalirefurb.cli.train import Trainer
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError, LoaderError, NothingKeptWarning, StateMismatchError, StoreError
 from dalirefurb.planning import BatchEcho, Frozen
@@ -337,14 +336,6 @@ def test_processes_on_one_machine_share_its_memory_and_cores(monkeypatch: pytest
         assert available_bytes(tmp_path) == 8_192_000 // processes
         depths = Prefetch().depths(PLANNERS["standard"])
         assert (depths.replicas, depths.threads_each) == (replicas, -(-max(1, 12 // processes) // replicas))
-
-
-def test_the_command_lines_training_is_refused_in_several_processes(
-    source: ImageFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launched(monkeypatch, 1, 2)
-    with pytest.raises(ConfigurationError, match=r"in one process, but it is rank 1 of 2: start it without torchrun"):
-        Trainer(source, simple(SIZE), Standard(NUM_SAMPLES, batch_size=16), epochs=1)
 
 
 # Checkpoints.

@@ -17,7 +17,7 @@ from dalirefurb.augment import HorizontalFlip
 from dalirefurb.augment.presets import auto_augment, evaluate, rand_augment, simple, trivial_augment
 from dalirefurb.augment.stage import Stage
 from dalirefurb.cli import main
-from dalirefurb.cli.demo import whole_photographs
+from dalirefurb.cli.limits import whole_photographs
 from dalirefurb.cli.techniques import TECHNIQUES
 from dalirefurb.loader import Loader
 from dalirefurb.planning.echo import BatchEcho, Echo

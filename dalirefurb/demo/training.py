@@ -1,6 +1,6 @@
 """A training loop that reports how fast it is, and what it learns.
 
-Made for the command line: it shows what a loader does for a training loop, it is no trainer to build on.
+It shows what a loader does for a training loop, it is no trainer to build on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch import nn
 
 from dalirefurb.augment.presets import evaluate
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.cli.limits import check_alone
 from dalirefurb.cli.terminal import counted
 from dalirefurb.loader import Loader
 from dalirefurb.planning.evaluate import Evaluate
@@ -159,7 +158,7 @@ class Trainer:
         loader: The loader.
 
     Raises:
-        ConfigurationError: If the parts do not fit together, or there are several processes.
+        ConfigurationError: If the parts do not fit together.
         OutOfMemoryError: If the partial images exceed the memory at hand.
     """
 
@@ -173,7 +172,6 @@ class Trainer:
         learning_rate: float = 0.01,
         **loading: Any,
     ) -> None:
-        check_alone()
         self._planner = planner
         self._size = recipe.output.sides[0]
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""Images of `dalirefurb demo`: real photographs, to compare real trainings on.
+"""Photographs: a folder of JPEGs to compare real trainings on.
 
 scikit-image ships photographs in its package. Random windows of them, turned, relit and with grain, are JPEGs that cost
 as much to decode as ImageNet's; which photograph a window comes from is the class to learn.
@@ -6,7 +6,6 @@ as much to decode as ImageNet's; which photograph a window comes from is the cla
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import math
@@ -14,17 +13,17 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dalirefurb.cli.limits import require
+from dalirefurb.cli.limits import whole_photographs
 from dalirefurb.cli.terminal import counted, say
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.source import FileList
+from dalirefurb.show.files import writing
 from dalirefurb.system.cores import usable_cores
 
 if TYPE_CHECKING:
@@ -36,26 +35,6 @@ _QUALITY = 90
 _GRAIN = 8.0
 _GRAIN_MARGIN = 256
 _DESCRIPTION = "dalirefurb-demo.json"
-_PHOTOGRAPHS = (
-    "astronaut.png",
-    "chelsea.png",
-    "coffee.png",
-    "hubble_deep_field.jpg",
-    "ihc.png",
-    "motorcycle_left.png",
-    "retina.jpg",
-    "rocket.jpg",
-)
-
-
-def whole_photographs() -> FileList:
-    """Return the photographs as scikit-image ships them, each a class of its own.
-
-    Raises:
-        ConfigurationError: If a package or a photograph is missing.
-    """
-    paths = _paths()
-    return FileList(paths, range(len(paths)))
 
 
 @dataclass(frozen=True)
@@ -86,7 +65,7 @@ class Photographs:
             return
         parent = None if path is None else path.absolute().parent
         with ExitStack() as stack:
-            with _writing():
+            with _writing(path):
                 if parent is not None:
                     new = [each for each in (parent, *parent.parents) if not each.exists()]
                     stack.callback(_remove_empty, new)
@@ -106,7 +85,7 @@ class Photographs:
         Raises:
             ConfigurationError: If `path` holds something else or cannot be looked into, or the disk has no room.
         """
-        with _writing():
+        with _writing(path):
             if path is not None and path.exists() and not (path.is_dir() and not any(path.iterdir())):
                 try:
                     found = json.loads((path / _DESCRIPTION).read_text())
@@ -133,7 +112,8 @@ class Photographs:
     def _write(self, folder: Path) -> None:
         """Write all images, and tell of progress, then their description."""
         say(f"making {self.images} JPEGs of {WIDTH} x {HEIGHT} pixels")
-        paths = _paths()
+        photographs = whole_photographs()
+        paths = [Path(photographs.name(index)) for index in range(len(photographs))]
         sheets = [_sheet(path) for path in paths]
         for path in paths:
             (folder / path.stem).mkdir(parents=True)
@@ -153,6 +133,11 @@ class Photographs:
         finally:
             pool.shutdown(cancel_futures=True)
         (folder / _DESCRIPTION).write_text(json.dumps(asdict(self)))
+
+
+def _writing(path: Path | None) -> AbstractContextManager[None]:
+    """Tell of a folder that cannot be written, or of a full disk, as what it is."""
+    return writing(path or Path(tempfile.gettempdir()), what="folder", option="--folder")
 
 
 def _remove_empty(folders: list[Path]) -> None:
@@ -202,34 +187,6 @@ def _grain(seed: int) -> Image:
     random = np.random.default_rng((seed, 0, 0))
     noise = random.normal(128, _GRAIN, (HEIGHT + _GRAIN_MARGIN, WIDTH + _GRAIN_MARGIN, 3))
     return Image.fromarray(noise.clip(0, 255).round().astype(np.uint8))
-
-
-def _paths() -> list[Path]:
-    """Find the photographs without importing scikit-image, which takes a second."""
-    require("the use of scikit-image's photographs", "Pillow", "scikit-image")
-    spec = importlib.util.find_spec("skimage")
-    assert spec is not None
-    assert spec.origin is not None
-    folder = Path(spec.origin).parent / "data"
-    absent = [name for name in _PHOTOGRAPHS if not (folder / name).is_file()]
-    if absent:
-        raise ConfigurationError(
-            f"scikit-image's package must hold its photographs, but {', '.join(absent)} cannot be found in "
-            f'{folder}; pip install --force-reinstall "scikit-image>=0.22"'
-        )
-    return [folder / name for name in _PHOTOGRAPHS]
-
-
-@contextmanager
-def _writing() -> Iterator[None]:
-    """Tell of a folder that cannot be written, or of a full disk, as what it is."""
-    try:
-        yield
-    except OSError as error:
-        raise ConfigurationError(
-            f"the images' folder must be writable and have room, but {error.filename or 'writing'} fails: "
-            f"{error.strerror}; name another with --folder"
-        ) from error
 
 
 def _words(description: dict[str, int]) -> str:

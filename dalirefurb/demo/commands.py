@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,12 +12,12 @@ import numpy as np
 from dalirefurb.augment.presets import rand_augment
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.cli.codec_noise import without_codec_noise
-from dalirefurb.cli.demo import Photographs
 from dalirefurb.cli.limits import check_alone, require
 from dalirefurb.cli.show import PICTURES, draw_all
 from dalirefurb.cli.techniques import choose
 from dalirefurb.cli.terminal import escaped, importing, one_line, say, waiting
 from dalirefurb.cli.wording import in_options
+from dalirefurb.demo.photographs import Photographs
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish, Standard
@@ -27,12 +26,6 @@ from dalirefurb.reading.quarantine import BadSample
 from dalirefurb.show.files import check_folder, write, writing
 from dalirefurb.source import ImageFolder, Source
 from dalirefurb.system.cores import usable_cores
-
-FULL = {"images": 2000, "epochs": 4, "batch_size": 64, "size": 224}
-"""What the demo does by default."""
-
-QUICK = {"images": 128, "epochs": 2, "batch_size": 16, "size": 64}
-"""What it does with --quick."""
 
 
 def train(options: argparse.Namespace) -> None:
@@ -56,7 +49,7 @@ def train(options: argparse.Namespace) -> None:
         stack.enter_context(without_codec_noise())
         with waiting("starting the network and the loader"):
             with importing():
-                from dalirefurb.cli.train import Trainer
+                from dalirefurb.demo.training import Trainer
 
             _share_cores()
             trainer = Trainer(
@@ -108,7 +101,7 @@ def _parted(source: ImageFolder, share: float) -> tuple[Source, Source | None]:
 
 
 def _bad_samples(options: argparse.Namespace) -> BadSamplePolicy:
-    """Return what is said of bad images; refuse it, and what is said of kernels, if it cannot work."""
+    """Return what is said of bad images; refuse it if it cannot work."""
     policy = BadSamplePolicy(options.on_bad_sample, options.quarantine, max_pixels=options.max_pixels)
     if (path := options.quarantine) is not None:
         # What is no file has perhaps no end.
@@ -121,18 +114,11 @@ def _bad_samples(options: argparse.Namespace) -> BadSamplePolicy:
                 f"--quarantine must be a text file that can be read and written, but {path} is not: pass the path of "
                 f"a file in a folder that is there"
             )
-    if options.kernels == "numba" and importlib.util.find_spec("numba") is None:
-        raise ConfigurationError(
-            "--kernels numba needs Numba, which cannot be found; pip install numba, or leave it out"
-        )
     return policy
 
 
 def demo(options: argparse.Namespace) -> None:
     """Make images, draw what the library does, load alone, train in three ways, and print tables."""
-    for name, value in (QUICK if options.quick else FULL).items():
-        if getattr(options, name) is None:
-            setattr(options, name, value)
     require("the demo", "Pillow", "scikit-image", "matplotlib")
     photographs = Photographs(options.images, options.seed)
     photographs.is_made(options.folder)
@@ -147,9 +133,9 @@ def demo(options: argparse.Namespace) -> None:
         stack.enter_context(without_codec_noise())
         with waiting("starting the network and the loaders, and drawing"):
             with importing():
-                from dalirefurb.cli.compare import compare, explanation, table, tells_speed
-                from dalirefurb.cli.loading import load_alone, loading_table
-                from dalirefurb.cli.train import Trainer
+                from dalirefurb.demo.compare import compare, explanation, table, tells_speed
+                from dalirefurb.demo.loading import load_alone, loading_table
+                from dalirefurb.demo.training import Trainer
 
             _share_cores()
             trainers = {}

@@ -19,8 +19,8 @@ from nvidia.dali.plugin.pytorch import DALIClassificationIterator
 from torch.utils.data import DataLoader
 
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.cli.pillow_images import MEAN, STD, PillowImages
 from dalirefurb.cli.terminal import complain, one_line, waiting
+from dalirefurb.demo.pillow_images import MEAN, STD, PillowImages
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dalirefurb.cli.terminal import waiting
-from dalirefurb.cli.train import EpochReport, Trainer
+from dalirefurb.demo.training import EpochReport, Trainer
 from dalirefurb.system.fair_comparison import wait_until_idle
 
 _IDLE_LIMIT_S = 10.0

@@ -29,7 +29,6 @@ import torch
 from dalirefurb.engine.batch_tensors import Batch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
-from dalirefurb.source import Source
 from dalirefurb.trainers.trainer_loader import TrainerLoader, import_trainer, seek
 
 _ACCELERATE = import_trainer("accelerate", install="accelerate")
@@ -85,8 +84,8 @@ class AcceleratedLoader(TrainerLoader, _STATE_MIXIN):  # type: ignore[misc]
                 f"padding: pass Evaluate(..., pad=True) and Loader(..., with_indices=True)"
             )
         self.gradient_state = _ACCELERATE.state.GradientState()
-        self.batch_sampler = BatchNumbers(self)
-        self.dataset = ServedBatches(self, loader.source)
+        self.batch_sampler = _BatchNumbers(self)
+        self.dataset = _ServedBatches(self)
         self._accelerator = accelerator
         self._batch_of = batch_of
         self._processes = processes
@@ -174,12 +173,8 @@ class AcceleratedLoader(TrainerLoader, _STATE_MIXIN):  # type: ignore[misc]
         return int(rows * self._processes % self.total_batch_size)
 
 
-class BatchNumbers:
-    """Numbers of an epoch's batches, each in a list, as `skip_first_batches` wants them.
-
-    Args:
-        prepared: Loader whose batches they are of.
-    """
+class _BatchNumbers:
+    """Numbers of an epoch's batches, each in a list, as `skip_first_batches` wants them."""
 
     drop_last = False
 
@@ -188,15 +183,12 @@ class BatchNumbers:
 
     @property
     def batch_size(self) -> int:
-        """Rows of a full batch on this rank."""
         return self._prepared.batch_size
 
     def __len__(self) -> int:
-        """Count the batches of an epoch."""
         return len(self._prepared)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Begin an epoch."""
         self._prepared.begin()
         try:
             for number in range(len(self)):
@@ -205,26 +197,17 @@ class BatchNumbers:
             self._prepared.end()
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that is served next."""
         self._prepared.set_epoch(epoch)
 
 
-class ServedBatches:
-    """Batches by their numbers in the epoch, which must be asked for in order.
+class _ServedBatches:
+    """Batches by their numbers in the epoch, which must be asked for in order; as long as the source."""
 
-    Args:
-        prepared: Loader whose batches they are.
-        source: Source of the samples.
-    """
-
-    def __init__(self, prepared: AcceleratedLoader, source: Source) -> None:
+    def __init__(self, prepared: AcceleratedLoader) -> None:
         self._prepared = prepared
-        self._source = source
 
     def __len__(self) -> int:
-        """Count the samples of the source."""
-        return len(self._source)
+        return self._prepared.total_dataset_length
 
     def __getitem__(self, number: int) -> Any:
-        """Serve a batch."""
         return self._prepared.serve_at(number)

@@ -27,15 +27,3 @@ class Finding:
     said: str
     remedy: str = ""
     values: Mapping[str, float | str | None] = field(default_factory=dict)
-
-
-def size_text(nbytes: float) -> str:
-    """Return bytes as people write them.
-
-    >>> size_text(24_650_000_000), size_text(3_000_000), size_text(12)
-    ('24.6 GB', '3.0 MB', '12 bytes')
-    """
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if nbytes >= size:
-            return f"{nbytes / size:.1f} {unit}"
-    return f"{nbytes:.0f} bytes"

@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from dalirefurb.doctor.finding import Finding, size_text
+from dalirefurb.doctor.finding import Finding
 from dalirefurb.store.available import available_bytes
+from dalirefurb.store.memory_budget import amount
 from dalirefurb.system.control_groups import text
-from dalirefurb.system.cores import usable_cores
+from dalirefurb.system.cores import busy_s, usable_cores
 
 _WATCHED_S = 1.0
 _BUSY_CORES = 0.25
@@ -36,9 +37,9 @@ def cores(root: Path) -> Iterator[Finding]:
 
 def load(root: Path) -> Iterator[Finding]:
     """Watch for a second what other processes take of the cores."""
-    before, own_before, began = _busy_s(root), sum(os.times()[:4]), time.perf_counter()
+    before, own_before, began = busy_s(root), sum(os.times()[:4]), time.perf_counter()
     time.sleep(_WATCHED_S)
-    after, own_after, ended = _busy_s(root), sum(os.times()[:4]), time.perf_counter()
+    after, own_after, ended = busy_s(root), sum(os.times()[:4]), time.perf_counter()
     if before is None or after is None:
         yield Finding("other processes", "unknown", "the system keeps no account of what its cores do")
         return
@@ -55,17 +56,6 @@ def load(root: Path) -> Iterator[Finding]:
         yield Finding("virtual machine", "slow", said, "measure at another time, or on another machine", values)
 
 
-def _busy_s(root: Path) -> tuple[float, float] | None:
-    """Return the seconds that all cores have worked, and those that a host had them wait; None if it is not told."""
-    lines = text(root / "proc/stat").splitlines()
-    if not lines or not lines[0].startswith("cpu "):
-        return None
-    ticks = [int(field) for field in lines[0].split()[1:9]]
-    user, nice, system, _, _, interrupts, soft_interrupts, stolen = ticks
-    second = os.sysconf("SC_CLK_TCK")
-    return (user + nice + system + interrupts + soft_interrupts) / second, stolen / second
-
-
 def memory(root: Path) -> Iterator[Finding]:
     """Say how much memory a store may take, and whether the machine swaps."""
     available = available_bytes(root)
@@ -73,7 +63,7 @@ def memory(root: Path) -> Iterator[Finding]:
         yield Finding("memory", "unknown", "the system keeps no account of its memory")
         return
     values = {"available_bytes": available}
-    said = f"{size_text(available)} are available"
+    said = f"{amount(available)} are available"
     if available < _LITTLE_BYTES:
         remedy = (
             "wait until other processes are done, raise the limit of the container, or keep the cache in a DiskStore"
@@ -85,4 +75,4 @@ def memory(root: Path) -> Iterator[Finding]:
     swapped = (int(table.get("SwapTotal", "0").split()[0]) - int(table.get("SwapFree", "0").split()[0])) * 1024
     if swapped > _LITTLE_BYTES:
         remedy = "what was swapped out comes back at the speed of a disk: give stores less memory"
-        yield Finding("memory", "slow", f"{size_text(swapped)} are swapped out", remedy, {"swapped_bytes": swapped})
+        yield Finding("memory", "slow", f"{amount(swapped)} are swapped out", remedy, {"swapped_bytes": swapped})

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dalirefurb.doctor.finding import Finding, size_text
+from dalirefurb.doctor.finding import Finding
 from dalirefurb.source.files import EXTENSIONS
+from dalirefurb.store.memory_budget import amount
 
 _BLOCK = os.urandom(4 << 20)
 _LONGEST_S = 1.0
@@ -35,7 +36,7 @@ def shared_memory() -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free
     written, read, _ = _speeds(folder, min(_MOST_BYTES, free // 2))
     values = {"free_bytes": free, "write_bytes_per_s": written, "read_bytes_per_s": read}
-    said = f"{size_text(free)} free, written at {size_text(written)}/s and read at {size_text(read)}/s"
+    said = f"{amount(free)} free, written at {amount(written)}/s and read at {amount(read)}/s"
     yield Finding("shared memory", "good", f"{said}; the library needs none, PyTorch's workers do", values=values)
 
 
@@ -51,8 +52,8 @@ def temporary_folder() -> Iterator[Finding]:
         "page_cache_bytes_per_s": from_cache,
     }
     said = (
-        f"{folder}: {size_text(free)} free, written at {size_text(written)}/s, read at {size_text(from_disk)}/s from "
-        f"the disk and at {size_text(from_cache)}/s from the page cache"
+        f"{folder}: {amount(free)} free, written at {amount(written)}/s, read at {amount(from_disk)}/s from "
+        f"the disk and at {amount(from_cache)}/s from the page cache"
     )
     if from_disk < _SLOW_BYTES_PER_S:
         remedy = "put a DiskStore on a local disk that is faster, or keep less in it: coverage, or a smaller image size"
@@ -88,7 +89,7 @@ def data_set(folder: Path) -> Iterator[Finding]:
             count += 1
         seconds = time.perf_counter() - began
         speed, rate = nbytes / seconds, count / seconds
-        said = f"one thread reads {rate:,.0f} files/s from its disk, {size_text(speed)}/s"
+        said = f"one thread reads {rate:,.0f} files/s from its disk, {amount(speed)}/s"
         yield Finding("data set", "good", said, values={"files_per_s": round(rate), "read_bytes_per_s": round(speed)})
     yield _kinds(files[:: -(-len(files) // _FILES_READ)])
 

@@ -58,7 +58,7 @@ def budget_bytes(budget: Budget, *, available: Callable[[], int | None] = availa
     return int(number * whole / 100)
 
 
-def amount(nbytes: int) -> str:
+def amount(nbytes: float) -> str:
     """Write bytes in a unit that leaves them readable.
 
     >>> amount(15_432_196_608), amount(3_072)

@@ -6,10 +6,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
-from dalirefurb.system.control_groups import groups
+from dalirefurb.system.control_groups import groups, text
 
 
 def usable_cores(root: Path = Path("/")) -> int:
@@ -24,6 +23,20 @@ def usable_cores(root: Path = Path("/")) -> int:
     return max(1, min([named, *(math.ceil(quota) for quota in _quotas(root))]))
 
 
+def busy_s(root: Path = Path("/")) -> tuple[float, float] | None:
+    """Return the seconds that all cores have worked, and those that a host had them wait; None if it is not told.
+
+    Args:
+        root: The folder that holds `proc`.
+    """
+    fields = text(root / "proc/stat").partition("\n")[0].split()
+    if len(fields) < 9 or fields[0] != "cpu":
+        return None
+    user, nice, system, _, _, interrupts, soft_interrupts, stolen = map(int, fields[1:9])
+    second = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + interrupts + soft_interrupts) / second, stolen / second
+
+
 def watch_others(root: Path = Path("/")) -> Callable[[], float]:
     """Watch what keeps the machine's cores busy beside this process, and what its host gives to others.
 
@@ -36,15 +49,10 @@ def watch_others(root: Path = Path("/")) -> Callable[[], float]:
     """
 
     def others_s() -> float:
-        with suppress(OSError, ValueError):
-            user, nice, system, _, _, irq, soft_irq, steal, *_ = map(
-                int, (root / "proc/stat").read_text().partition("\n")[0].split()[1:]
-            )
-            if (os.cpu_count() or 0) > usable_cores(root):
-                return math.nan
-            ticks = user + nice + system + irq + soft_irq + steal
-            return ticks / os.sysconf("SC_CLK_TCK") - sum(os.times()[:4])  # its children's, too, that have ended
-        return math.nan
+        told = busy_s(root)
+        if told is None or (os.cpu_count() or 0) > usable_cores(root):
+            return math.nan
+        return sum(told) - sum(os.times()[:4])  # its children's, too, that have ended
 
     began, before = time.perf_counter(), others_s()
 

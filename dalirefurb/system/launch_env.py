@@ -84,12 +84,6 @@ def _by_names(names: tuple[str, str, str]) -> Launched | None:
     return None if rank is None or world_size is None else Launched(rank, world_size, here)
 
 
-def local_world_size() -> int | None:
-    """Return how many processes the launcher started on this machine, this one included; None if it does not say."""
-    found = launched()
-    return told("LOCAL_WORLD_SIZE") if found is None else found.local_world_size
-
-
 def _by_srun() -> Launched | None:
     """Return what srun says. A batch script has its job's variables, too, and is one process, whatever they say."""
     step = told("SLURM_STEP_ID")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from dalirefurb.system.launch_env import launched, local_world_size
+from dalirefurb.system.launch_env import launched, told
 
 _PATIENCE_S = 30.0
 """How long the other ranks are waited for, once for each process group."""
@@ -48,14 +48,15 @@ def local_processes() -> int:
     stated = _stated.get()
     if stated is not None:
         return stated
-    told, launcher = local_world_size(), launched()
+    launcher = launched()
+    here = told("LOCAL_WORLD_SIZE") if launcher is None else launcher.local_world_size
     distributed = _distributed()
     if distributed is not None:
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
-        known = told is not None and launcher is not None and launcher[:2] == (rank, world_size)
+        known = here is not None and launcher is not None and launcher[:2] == (rank, world_size)
         found = _found(distributed, rank, world_size, wait=not known)
-        told = told if known else max(told or 1, found)
-    return max(1, told or 1)
+        here = here if known else max(here or 1, found)
+    return max(1, here or 1)
 
 
 @contextmanager

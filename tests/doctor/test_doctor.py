@@ -155,7 +155,7 @@ def test_little_memory_is_told(root: Path, available: int, state: str) -> None:
 def test_swapping_is_told(root: Path) -> None:
     (root / "proc/meminfo").write_text(f"MemAvailable: {9 * GB} kB\nSwapTotal: {8 * GB} kB\nSwapFree: {3 * GB} kB\n")
     _, finding = machine.memory(root)
-    assert (finding.state, finding.said) == ("slow", "5.4 GB are swapped out")
+    assert (finding.state, finding.said) == ("slow", "5.37 GB are swapped out")
 
 
 def test_what_the_system_does_not_tell_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_a_slow_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "_speeds", lambda *_, **__: (5e7, 4e7, 5e9))
     (finding,) = storage.temporary_folder()
     assert finding.state == "slow"
-    assert "read at 40.0 MB/s from the disk and at 5.0 GB/s from the page cache" in finding.said
+    assert "read at 40.00 MB/s from the disk and at 5.00 GB/s from the page cache" in finding.said
 
 
 def test_speeds_are_of_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:

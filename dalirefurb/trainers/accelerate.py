@@ -29,7 +29,7 @@ import torch
 from dalirefurb.engine.batch_tensors import Batch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
-from dalirefurb.trainers.trainer_loader import TrainerLoader, import_trainer, seek
+from dalirefurb.trainers.trainer_loader import TrainerLoader, import_trainer
 
 _ACCELERATE = import_trainer("accelerate", install="accelerate")
 _STATE_MIXIN: Any = import_trainer("accelerate.data_loader", install="accelerate").DataLoaderStateMixin
@@ -147,7 +147,7 @@ class AcceleratedLoader(TrainerLoader, _STATE_MIXIN):  # type: ignore[misc]
     def serve_at(self, number: int) -> Any:
         """Serve the batch of a number in the epoch; nothing before it is read."""
         if self._number != number:
-            seek(self.loader, self._epoch, number)
+            self.seek(self._epoch, number)
             self._pass, self._number = iter(self.loader), number
         return self._serve()
 

@@ -44,11 +44,8 @@ from dalirefurb.trainers.trainer_loader import (
     TrainerLoader,
     check_maker,
     import_trainer,
-    leave_epoch,
     log_diagnosis,
     make_loader,
-    of_ranks,
-    seek,
 )
 
 _NAMES = ["lightning.pytorch", "pytorch_lightning"]
@@ -140,9 +137,9 @@ class _TrainingLoader(LightningLoader):
         batches.total.reset_on_restart()  # Lightning forgets a batch that had only begun in what is current alone.
         batch = batches.current.ready
         if not self._restored:
-            seek(self.loader, self._fit.epoch_progress.current.processed, batch)
+            self.seek(self._fit.epoch_progress.current.processed, batch)
         elif batch == 0:
-            leave_epoch(self.loader)
+            self.leave_epoch()
         if (place := self.loader.state_dict()["batch"]) != batch:
             raise ConfigurationError(
                 f"a checkpoint must be saved where Lightning and the loader have come equally far, but Lightning goes "
@@ -205,7 +202,7 @@ class RefurbDataModule(_DATA_MODULE):  # type: ignore[misc]
     def state_dict(self) -> dict[str, Any]:
         """Return the place of training; called for each checkpoint, on all ranks."""
         training = self._loaders.get("train")
-        return of_ranks(training.loader, training.place) if isinstance(training, _TrainingLoader) else self._last
+        return training.of_ranks(training.place) if isinstance(training, _TrainingLoader) else self._last
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the training loader to a place, now or when it is made."""

@@ -34,7 +34,7 @@ Make: TypeAlias = "Callable[[], Loader] | Parts"
 
 
 class TrainerLoader:
-    """Length and state of a loader; what iterating it means is the trainer's matter.
+    """A loader's length, its place and its state; what iterating it means is the trainer's matter.
 
     Args:
         loader: Loader that serves the batches.
@@ -66,67 +66,58 @@ class TrainerLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for all ranks; with AutoAssist it must be asked for on all of them."""
-        return of_ranks(self.loader, self.loader.state_dict())
+        return self.of_ranks(self.loader.state_dict())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where a state was taken; see `Loader.load_state_dict`."""
-        load_of_ranks(self.loader, state)
+        """Go to where a state of all ranks, or the loader's own, was taken; see `Loader.load_state_dict`.
 
+        Raises:
+            StateMismatchError: If the state belongs to another configuration or another number of ranks, or is damaged.
+        """
+        if isinstance(state, Mapping) and isinstance(states := state.get("ranks"), (list, tuple)):
+            if len(states) != _world_size():
+                raise StateMismatchError(
+                    ("world_size",),
+                    f"with AutoAssist a state must be loaded by as many ranks as saved it, which were {len(states)}, "
+                    f"got {_world_size()}: train on as many",
+                )
+            state = states[torch.distributed.get_rank() if len(states) > 1 else 0]
+        self.loader.load_state_dict(state)
 
-def of_ranks(loader: Loader, state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state that each rank can load, made of this rank's state."""
-    if loader.planner.feedback_lag is None or _world_size() == 1:
-        return state
-    states: list[Any] = [None] * _world_size()
-    torch.distributed.all_gather_object(states, state)
-    return {"ranks": states}
+    def of_ranks(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return a state that each rank can load, made of this rank's state."""
+        if self.loader.planner.feedback_lag is None or _world_size() == 1:
+            return state
+        states: list[Any] = [None] * _world_size()
+        torch.distributed.all_gather_object(states, state)
+        return {"ranks": states}
 
+    def seek(self, epoch: int, batch: int) -> None:
+        """Make a batch of an epoch the next to be served; nothing before it is read.
 
-def load_of_ranks(loader: Loader, state: Mapping[str, Any]) -> None:
-    """Load what `of_ranks` returned, or a loader's own state.
+        Args:
+            epoch: Number of the epoch, from 0.
+            batch: Number of the batch in its epoch, from 0; as many as an epoch has are the beginning of the next one.
 
-    Raises:
-        StateMismatchError: If the state belongs to another configuration or another number of ranks, or is damaged.
-    """
-    if isinstance(state, Mapping) and isinstance(states := state.get("ranks"), (list, tuple)):
-        if len(states) != _world_size():
-            raise StateMismatchError(
-                ("world_size",),
-                f"with AutoAssist a state must be loaded by as many ranks as saved it, which were {len(states)}, got "
-                f"{_world_size()}: train on as many",
+        Raises:
+            ConfigurationError: If an Assistant plans, which knows of the batches that were served only.
+        """
+        epoch, batch = epoch + batch // len(self), batch % len(self)
+        state = self.loader.state_dict()
+        present = state["epoch"], state["batch"]
+        if self.loader.planner.feedback_lag is not None and present != (epoch, batch):
+            raise ConfigurationError(
+                f"with AutoAssist batches cannot be skipped, since an Assistant plans by the losses that it has "
+                f"observed, got batch {batch} of epoch {epoch} when batch {present[1]} of epoch {present[0]} is next: "
+                f"load the loader's state"
             )
-        state = states[torch.distributed.get_rank() if len(states) > 1 else 0]
-    loader.load_state_dict(state)
+        self.loader.load_state_dict({**state, "epoch": epoch, "batch": batch})
 
-
-def seek(loader: Loader, epoch: int, batch: int) -> None:
-    """Make a batch of an epoch the next to be served; nothing before it is read.
-
-    Args:
-        loader: Loader that is moved.
-        epoch: Number of the epoch, from 0.
-        batch: Number of the batch in its epoch, from 0; as many as an epoch has are the beginning of the next one.
-
-    Raises:
-        ConfigurationError: If an Assistant plans, which knows of the batches that were served only.
-    """
-    epoch, batch = epoch + batch // len(loader), batch % len(loader)
-    state = loader.state_dict()
-    present = state["epoch"], state["batch"]
-    if loader.planner.feedback_lag is not None and present != (epoch, batch):
-        raise ConfigurationError(
-            f"with AutoAssist batches cannot be skipped, since an Assistant plans by the losses that it has observed, "
-            f"got batch {batch} of epoch {epoch} when batch {present[1]} of epoch {present[0]} is next: load the "
-            f"loader's state"
-        )
-    loader.load_state_dict({**state, "epoch": epoch, "batch": batch})
-
-
-def leave_epoch(loader: Loader) -> None:
-    """Make the next epoch the next to be served, if some of the present one was."""
-    state = loader.state_dict()
-    if state["batch"]:
-        loader.load_state_dict({**state, "epoch": state["epoch"] + 1, "batch": 0})
+    def leave_epoch(self) -> None:
+        """Make the next epoch the next to be served, if some of the present one was."""
+        state = self.loader.state_dict()
+        if state["batch"]:
+            self.loader.load_state_dict({**state, "epoch": state["epoch"] + 1, "batch": 0})
 
 
 def log_diagnosis(loader: Loader) -> None:

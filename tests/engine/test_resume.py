@@ -44,7 +44,7 @@ from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.planning.planner import DerivedPlanner, Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Store
-from dalirefurb.trainers.trainer_loader import load_of_ranks
+from dalirefurb.trainers.trainer_loader import TrainerLoader
 from tests.engine.test_bit_identity import assert_same
 from tests.loading import flat_loader
 from tests.pictures import write_folder
@@ -404,7 +404,7 @@ def test_the_last_epoch_is_planned_as_any_other(name: str) -> None:
 @pytest.mark.parametrize("given", [None, 3, "state", [], {"ranks": 3}, {"ranks": None}, {"ranks": [3]}])
 def test_what_is_no_state_of_a_trainers_loader_is_refused(given: Any, source: ImageFolder) -> None:
     with loader_of(source, "refurbished") as loader, pytest.raises(StateMismatchError, match="is not what state_dict"):
-        load_of_ranks(loader, given)
+        TrainerLoader(loader).load_state_dict(given)
 
 
 def test_a_loader_that_is_pickled_says_where_to_make_it(source: ImageFolder) -> None:

@@ -8,14 +8,7 @@ import pytest
 
 from dalirefurb import MemoryStore, Standard, simple
 from dalirefurb.errors import ConfigurationError, StateMismatchError
-from dalirefurb.trainers.trainer_loader import (
-    TrainerLoader,
-    check_maker,
-    import_trainer,
-    leave_epoch,
-    make_loader,
-    seek,
-)
+from dalirefurb.trainers.trainer_loader import TrainerLoader, check_maker, import_trainer, make_loader
 from tests.trainers.streams import (
     BATCH_SIZE,
     EPOCHS,
@@ -33,37 +26,39 @@ BATCHES = -(-NUM_SAMPLES // BATCH_SIZE)
 
 def test_a_jump_leads_to_any_batch_and_past_an_epochs_last_one_to_the_next_epoch() -> None:
     with training_loader() as loader:
-        expected = plain_loop(loader)
+        expected, held = plain_loop(loader), TrainerLoader(loader)
         for step in reversed(range(len(expected))):
             epoch, batch = divmod(step, BATCHES)
-            seek(loader, epoch, batch)
+            held.seek(epoch, batch)
             assert step_of(*next(iter(loader))) == expected[step]
             if batch == 0 and epoch > 0:
-                seek(loader, epoch - 1, BATCHES)
+                held.seek(epoch - 1, BATCHES)
                 assert step_of(*next(iter(loader))) == expected[step]
         before = loader.stats().batches
-        seek(loader, EPOCHS - 1, 1)
+        held.seek(EPOCHS - 1, 1)
         assert loader.stats().batches == before
 
 
 def test_an_epoch_is_left_only_if_some_of_it_was_served() -> None:
     with training_loader() as loader:
-        leave_epoch(loader)
+        held = TrainerLoader(loader)
+        held.leave_epoch()
         assert loader.state_dict()["epoch"] == 0
         next(iter(loader))
-        leave_epoch(loader)
-        leave_epoch(loader)
+        held.leave_epoch()
+        held.leave_epoch()
         assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (1, 0)
 
 
 def test_an_assistant_cannot_jump_but_stays_where_it_is() -> None:
     with assisted_loader() as loader:
+        held = TrainerLoader(loader)
         for images, _ in loader:
             loader.observe(losses_of(images))
             break
-        seek(loader, 0, 1)
+        held.seek(0, 1)
         with pytest.raises(ConfigurationError, match="got batch 3 of epoch 0 when batch 1 of epoch 0 is next"):
-            seek(loader, 0, 3)
+            held.seek(0, 3)
 
 
 def test_states_of_ranks_are_refused_by_another_number_of_them_and_a_loaders_own_is_taken() -> None:

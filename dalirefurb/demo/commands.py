@@ -13,10 +13,10 @@ from dalirefurb.augment.presets import rand_augment
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.limits import check_alone, require
+from dalirefurb.cli.outcome import in_options
 from dalirefurb.cli.show import PICTURES, draw_all
 from dalirefurb.cli.techniques import choose
 from dalirefurb.cli.terminal import escaped, importing, one_line, say, waiting
-from dalirefurb.cli.wording import in_options
 from dalirefurb.demo.photographs import Photographs
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError

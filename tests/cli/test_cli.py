@@ -17,9 +17,9 @@ from PIL import Image
 
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import parser
+from dalirefurb.cli.outcome import in_options
 from dalirefurb.cli.show import PICTURES
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES
-from dalirefurb.cli.wording import in_options
 from dalirefurb.demo.photographs import Photographs
 from dalirefurb.engine.bottleneck import Facts
 from dalirefurb.engine.diagnosis import diagnose

@@ -1,8 +1,6 @@
 """The command line: `dalirefurb train FOLDER`, and `show`, `demo`, `cache`, `compile`, `tune` and `doctor`.
 
-Exit status: 0 done; 1 a sample cannot be read or decoded, or is damaged in a store, the machine has failed, `doctor`
-has found what will fail, `tune` has measured too little, or `tune --verify` has not reached what was predicted; 2
-anything else to correct; 130 interrupted; 141 whoever read its output has gone; 143 terminated, or 129 hung up.
+Its exit statuses are those of `EPILOG` in `cli/explanations.py`.
 """
 
 from __future__ import annotations

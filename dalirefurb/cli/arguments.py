@@ -29,6 +29,8 @@ _MOST_SAMPLES = 10**15
 _LARGEST = 20_000
 """Side of an image in pixels: operations refuse what is not much larger."""
 
+_SIZE = Number(int, 1, _LARGEST, "must be a positive integer, got {}")
+
 _SEEN = Number(int, 32, _LARGEST, "the network needs images of at least 32 pixels, got {}")
 
 _FOLDER = "one folder per class, images in them: FOLDER/cat/1.jpg"
@@ -192,8 +194,7 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     )
     _add_order(group, default=None)
     _add_split(group, "the last operation is final, or crop and flip with --order crop_last")
-    size = Number(int, 1, _LARGEST, "must be a positive integer, got {}")
-    _add_number(group, "--size", 224, "side of the images", size, "PIXELS", late=True)
+    _add_number(group, "--size", 224, "side of the images", _SIZE, "PIXELS", late=True)
     group = parser.add_argument_group("with --plan")
     group.add_argument(
         "--num-samples",
@@ -252,8 +253,7 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--preset", choices=TUNED, default="rand_augment", metavar="NAME", help=f"{', '.join(TUNED)} (rand_augment)"
     )
-    size = Number(int, 1, _LARGEST, "must be a positive integer, got {}")
-    _add_number(group, "--size", 224, "side of the images", size, "PIXELS")
+    _add_number(group, "--size", 224, "side of the images", _SIZE, "PIXELS")
     _add_number(group, "--batch-size", 64, "images learned from at a time", Number(int, 1))
     _add_number(group, "--epochs", 90, "of the run", Number(int, 1, _MOST))
     positive = Number(float, 0.001, 1e9)

@@ -23,12 +23,11 @@ _LONGEST_S = 9.0
 """How long all of it may take: a disk, a network's above all, may answer late or never."""
 
 
-def examine(folder: Path | None = None, *, root: Path = Path("/")) -> Iterator[Finding]:
+def examine(folder: Path | None = None) -> Iterator[Finding]:
     """Yield one finding after the other, for ten seconds at most; what cannot be found out, or hangs, is a finding.
 
     Args:
         folder: Folder of a data set, whose disk is measured, too; None: only the temporary folder's.
-        root: The folder that holds `proc` and `sys`.
 
     Raises:
         ConfigurationError: If `folder` is none.
@@ -37,11 +36,11 @@ def examine(folder: Path | None = None, *, root: Path = Path("/")) -> Iterator[F
         raise ConfigurationError(f"what is examined must be a folder of a data set, but {folder} is none: pass another")
     examinations: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("packages", packages.versions),
-        ("CUDA", lambda: packages.cuda(root)),
+        ("CUDA", packages.cuda),
         ("kernels", packages.kernels),
-        ("cores", lambda: machine.cores(root)),
-        ("other processes", lambda: machine.load(root)),
-        ("memory", lambda: machine.memory(root)),
+        ("cores", machine.cores),
+        ("other processes", machine.load),
+        ("memory", machine.memory),
         ("shared memory", storage.shared_memory),
         ("temporary folder", storage.temporary_folder),
         *([] if folder is None else [("data set", lambda: storage.data_set(folder))]),

@@ -19,7 +19,7 @@ _FEW_CORES = 2
 _LITTLE_BYTES = 2_000_000_000
 
 
-def cores(root: Path) -> Iterator[Finding]:
+def cores(root: Path = Path("/")) -> Iterator[Finding]:
     """Compare the cores that may be used with those that there are."""
     usable, there, named = usable_cores(root), os.cpu_count() or 1, len(os.sched_getaffinity(0))
     values = {"usable_cores": usable, "cores": there, "affinity_cores": named}
@@ -35,7 +35,7 @@ def cores(root: Path) -> Iterator[Finding]:
         yield Finding("cores", "good", said, values=values)
 
 
-def load(root: Path) -> Iterator[Finding]:
+def load(root: Path = Path("/")) -> Iterator[Finding]:
     """Watch for a second what other processes take of the cores."""
     before, own_before, began = busy_s(root), sum(os.times()[:4]), time.perf_counter()
     time.sleep(_WATCHED_S)
@@ -56,7 +56,7 @@ def load(root: Path) -> Iterator[Finding]:
         yield Finding("virtual machine", "slow", said, "measure at another time, or on another machine", values)
 
 
-def memory(root: Path) -> Iterator[Finding]:
+def memory(root: Path = Path("/")) -> Iterator[Finding]:
     """Say how much memory a store may take, and whether the machine swaps."""
     available = available_bytes(root)
     if available is None:

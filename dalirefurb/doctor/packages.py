@@ -71,7 +71,7 @@ def _installed() -> dict[str, str]:
     return found
 
 
-def cuda(root: Path) -> Iterator[Finding]:
+def cuda(root: Path = Path("/")) -> Iterator[Finding]:
     """Compare the driver with what DALI, CuPy and PyTorch were built for."""
     installed = _installed()
     told = re.search(r"Kernel Module\D*?(\d+)\.", text(root / "proc/driver/nvidia/version"))

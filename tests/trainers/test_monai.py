@@ -168,7 +168,7 @@ def test_processes_share_a_window_or_have_one_each(monkeypatch: pytest.MonkeyPat
         ({"replace_rate": 1.5}, "replace_percent must be a number in 0..1, got 1.5: pass 0.1 for 10 %"),
         ({"cache_num": 3}, "num_cache_objects must be an int in 4..14, got 3: a window fills a batch"),
         ({"cache_rate": 0.0}, "num_cache_objects must be an int in 4..14, got 0"),
-        ({"batch_size": 0}, "batch_size must be an int of at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be an int in 1..14, got 0"),
     ],
 )
 def test_what_cannot_work_is_refused_by_the_planner(arguments: dict[str, Any], message: str) -> None:

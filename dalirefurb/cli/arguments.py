@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from dalirefurb.cli import explanations, maintenance
 from dalirefurb.cli.maintenance import compile_kernels, doctor
 from dalirefurb.cli.show import PRESETS, STAGES, show
-from dalirefurb.cli.techniques import MOST_REUSE, OPTIONS, TECHNIQUES, Number, flag, learning_rate, owners_of, path
+from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES, Number, flag, learning_rate, owners_of, path
 from dalirefurb.cli.terminal import complain, escaped, say
 from dalirefurb.cli.tune import PRESETS as TUNED
 from dalirefurb.cli.tune import tune
@@ -183,7 +183,7 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the PNG; one that is there is replaced (show.png, operations.png or plan.png)",
     )
-    _add_option(parser, "reuse_factor", kind=Number(int, most=MOST_REUSE))
+    _add_option(parser, "reuse_factor")
     _add_number(parser, "--seed", 0, "of augmentation and order", late=True)
     group = parser.add_argument_group("augmentation")
     group.add_argument(
@@ -304,20 +304,14 @@ def _add_number(
     )
 
 
-def _add_option(
-    group: argparse._ActionsContainer,
-    name: str,
-    *,
-    default: float | None = None,
-    kind: Callable[[str], float] | None = None,
-) -> None:
+def _add_option(group: argparse._ActionsContainer, name: str, *, default: float | None = None) -> None:
     """Add a technique's option. By default it is None, so that one that was given can be told from one that was not."""
     (limits, meaning), owners = OPTIONS[name], owners_of(name)
     usual = TECHNIQUES[owners[0]].options[name]
     of = "" if name == "reuse_factor" else f"{' and '.join(owners)}: "
     group.add_argument(
         flag(name),
-        type=kind or limits,
+        type=limits,
         default=default,
         metavar="N" if limits.kind is int else "X",
         help=f"{of}{meaning}{'' if usual is None else f' ({usual})'}",

@@ -1,8 +1,7 @@
 """Examination of a machine: does all that is installed fit together, and what would slow a loader down?
 
 findings ◀─ packages   versions, CUDA, the driver, compiled kernels
-         ◀─ machine    cores, other processes, memory
-         ◀─ storage    the disk and shared memory, what of a data set the page cache holds
+         ◀─ machine    cores, other processes, memory, disks, what of a data set the page cache holds
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from dalirefurb.doctor import machine, packages, storage
+from dalirefurb.doctor import machine, packages
 from dalirefurb.doctor.finding import Finding
 from dalirefurb.errors import ConfigurationError
 
@@ -41,9 +40,9 @@ def examine(folder: Path | None = None) -> Iterator[Finding]:
         ("cores", machine.cores),
         ("other processes", machine.load),
         ("memory", machine.memory),
-        ("shared memory", storage.shared_memory),
-        ("temporary folder", storage.temporary_folder),
-        *([] if folder is None else [("data set", lambda: storage.data_set(folder))]),
+        ("shared memory", machine.shared_memory),
+        ("temporary folder", machine.temporary_folder),
+        *([] if folder is None else [("data set", lambda: machine.data_set(folder))]),
     ]
     ends = time.monotonic() + _LONGEST_S
     for topic, examination in examinations:

@@ -1,13 +1,20 @@
-"""The machine: cores that may be used, what keeps them busy, and memory."""
+"""The machine: cores that may be used and what keeps them busy, memory, disks, and what the page cache holds."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
 from dalirefurb.doctor.finding import Finding
+from dalirefurb.source.files import EXTENSIONS
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.memory_budget import amount
 from dalirefurb.system.control_groups import text
@@ -17,6 +24,15 @@ _WATCHED_S = 1.0
 _BUSY_CORES = 0.25
 _FEW_CORES = 2
 _LITTLE_BYTES = 2_000_000_000
+
+_BLOCK = os.urandom(4 << 20)
+_LONGEST_S = 1.0
+_MOST_BYTES = 256 << 20
+_FILES_LOOKED_AT = 200
+_FILES_READ = 50
+_SLOW_BYTES_PER_S = 100e6
+_MOSTLY = 0.5
+_MOST_PIXELS = 100_000_000
 
 
 def cores(root: Path = Path("/")) -> Iterator[Finding]:
@@ -76,3 +92,158 @@ def memory(root: Path = Path("/")) -> Iterator[Finding]:
     if swapped > _LITTLE_BYTES:
         remedy = "what was swapped out comes back at the speed of a disk: give stores less memory"
         yield Finding("memory", "slow", f"{amount(swapped)} are swapped out", remedy, {"swapped_bytes": swapped})
+
+
+def shared_memory() -> Iterator[Finding]:
+    """Say how much shared memory there is, and how fast it is."""
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        yield Finding("shared memory", "note", "there is none at /dev/shm; the library needs none")
+        return
+    free = shutil.disk_usage(folder).free
+    written, read, _ = _speeds(folder, min(_MOST_BYTES, free // 2))
+    values = {"free_bytes": free, "write_bytes_per_s": written, "read_bytes_per_s": read}
+    said = f"{amount(free)} free, written at {amount(written)}/s and read at {amount(read)}/s"
+    yield Finding("shared memory", "good", f"{said}; the library needs none, PyTorch's workers do", values=values)
+
+
+def temporary_folder() -> Iterator[Finding]:
+    """Measure the disk of the temporary folder, where a `DiskStore` often is."""
+    folder = Path(tempfile.gettempdir())
+    free = shutil.disk_usage(folder).free
+    written, from_disk, from_cache = disk_speeds(folder)
+    values = {
+        "free_bytes": free,
+        "write_bytes_per_s": written,
+        "read_bytes_per_s": from_disk,
+        "page_cache_bytes_per_s": from_cache,
+    }
+    said = (
+        f"{folder}: {amount(free)} free, written at {amount(written)}/s, read at {amount(from_disk)}/s from "
+        f"the disk and at {amount(from_cache)}/s from the page cache"
+    )
+    if from_disk < _SLOW_BYTES_PER_S:
+        remedy = "put a DiskStore on a local disk that is faster, or keep less in it: coverage, or a smaller image size"
+        yield Finding("temporary folder", "slow", said, remedy, values)
+    else:
+        yield Finding("temporary folder", "good", said, values=values)
+
+
+def data_set(folder: Path) -> Iterator[Finding]:
+    """Say how much of a data set's first files the page cache holds, and how fast the others are read."""
+    found = (path for path in folder.rglob("*") if path.suffix.lower() in EXTENSIONS and path.is_file())
+    files = list(islice(found, _FILES_LOOKED_AT))
+    if not files:
+        remedy = f"pass the folder of a data set; images end with {', '.join(sorted(EXTENSIONS))}"
+        yield Finding("data set", "note", f"{folder} holds no images", remedy)
+        return
+    shares = [share for path in files if (share := _cached_share(path)) is not None]
+    values: dict[str, float | str | None] = {"files_looked_at": len(files)}
+    if shares:
+        share = sum(shares) / len(shares)
+        values["page_cache_share"] = round(share, 3)
+        said = f"{share:.0%} of {len(files)} of its files is in the page cache"
+        if share >= _MOSTLY:
+            remedy = "what is measured now reads memory; a larger data set, or a first epoch elsewhere, reads the disk"
+            yield Finding("data set", "note", said, remedy, values)
+        else:
+            yield Finding("data set", "good", said, values=values)
+    cold = [path for path, share in zip(files, shares, strict=False) if share == 0.0][:_FILES_READ]
+    if cold:
+        began, nbytes, count = time.perf_counter(), 0, 0
+        while count < len(cold) and (not count or time.perf_counter() - began < _LONGEST_S):
+            nbytes += len(cold[count].read_bytes())
+            count += 1
+        seconds = time.perf_counter() - began
+        speed, rate = nbytes / seconds, count / seconds
+        said = f"one thread reads {rate:,.0f} files/s from its disk, {amount(speed)}/s"
+        yield Finding("data set", "good", said, values={"files_per_s": round(rate), "read_bytes_per_s": round(speed)})
+    yield _kinds(files[:: -(-len(files) // _FILES_READ)])
+
+
+def _kinds(files: list[Path]) -> Finding:
+    """Say which share of some files Pillow decodes, and how long it takes it; not more than are read in a second."""
+    from dalirefurb.reading.formats import proven
+    from dalirefurb.reading.pillow_decoder import PillowDecoder, PillowError
+    from dalirefurb.source.levels import Levels
+
+    decode, began = PillowDecoder(_MOST_PIXELS, Levels()), time.perf_counter()
+    looked_at, odd, broken, seconds = 0, 0, 0, 0.0
+    while looked_at < len(files) and (not looked_at or time.perf_counter() - began < _LONGEST_S):
+        content, name = np.frombuffer(files[looked_at].read_bytes(), np.uint8), str(files[looked_at])
+        looked_at += 1
+        if proven(content) is None:
+            started = time.perf_counter()
+            try:
+                decode(content, name)
+            except PillowError:
+                broken += 1
+            seconds += time.perf_counter() - started
+            odd += 1
+    values = {"pillow_share": round(odd / looked_at, 3), "pillow_s_per_file": seconds / odd if odd else None}
+    files_said = f"{looked_at} files that were looked at"
+    if not odd:
+        return Finding("data set", "good", f"DALI decodes all of {files_said}", values=values)
+    said = f"Pillow decodes {odd / looked_at:.0%} of {files_said}, in {1000 * seconds / odd:.1f} ms each"
+    said += f"; {broken} of {odd} it cannot decode" * (broken > 0)
+    remedy = "they are of no kind that DALI is given: as JPEG, PNG or WebP of 8 bits they would be"
+    return Finding("data set", "slow" if odd >= _MOSTLY * looked_at else "note", said, remedy, values)
+
+
+def disk_speeds(folder: Path) -> tuple[float, float, float]:
+    """Return the bytes per second that a folder's disk takes, that it gives, and that the page cache gives.
+
+    Raises:
+        OSError: If no file can be written there.
+    """
+    return _speeds(folder, min(_MOST_BYTES, shutil.disk_usage(folder).free // 2), drop=True)
+
+
+def _speeds(folder: Path, most: int, *, drop: bool = False) -> tuple[float, float, float]:
+    """Write a file and read it twice; return bytes per second of each.
+
+    Args:
+        folder: Folder where the file is, until it is deleted.
+        most: Largest number of bytes to write.
+        drop: Whether it is written to a disk, and dropped from the page cache before it is read first.
+    """
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        began, blocks = time.perf_counter(), 0
+        while not blocks or (blocks * len(_BLOCK) < most and time.perf_counter() - began < _LONGEST_S):
+            file.write(_BLOCK)
+            blocks += 1
+            if drop:  # Block by block: what a slow disk has not written yet would take long at the end.
+                os.fdatasync(file.fileno())
+        speeds = [blocks * len(_BLOCK) / (time.perf_counter() - began)]
+        if drop:
+            with suppress(OSError):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        buffer = bytearray(len(_BLOCK))
+        for _ in range(2):
+            file.seek(0)
+            began, nbytes = time.perf_counter(), 0
+            while (not nbytes or time.perf_counter() - began < _LONGEST_S) and (count := file.readinto(buffer)):
+                nbytes += count
+            speeds.append(nbytes / (time.perf_counter() - began))
+    return speeds[0], speeds[1], speeds[2]
+
+
+def _cached_share(path: Path) -> float | None:
+    """Return the share of a file's beginning, middle and end that the page cache holds; None if it is not told."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if not size:
+            return None
+        held = [_is_cached(file.fileno(), place) for place in sorted({0, size // 2, size - 1})]
+    known = [each for each in held if each is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _is_cached(file: int, place: int) -> bool | None:
+    """Tell whether the page cache holds a byte of an open file; None if the file system does not say so."""
+    try:
+        return os.preadv(file, [bytearray(1)], place, os.RWF_NOWAIT) > 0
+    except BlockingIOError:
+        return False
+    except (OSError, AttributeError, NotImplementedError):
+        return None

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.doctor.storage import disk_speeds
+from dalirefurb.doctor.machine import disk_speeds
 from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.source import Source
 from dalirefurb.system.cores import usable_cores, watch_others

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dalirefurb.cli import main
-from dalirefurb.doctor import Finding, examine, machine, packages, storage
+from dalirefurb.doctor import Finding, examine, machine, packages
 from dalirefurb.errors import ConfigurationError
 from tests.pictures import picture, write_folder
 
@@ -170,7 +170,7 @@ def test_a_data_set_in_the_page_cache_is_told(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "images", num_samples=6)
     for path in folder.rglob("*.jpg"):
         path.read_bytes()
-    finding, *_ = storage.data_set(folder)
+    finding, *_ = machine.data_set(folder)
     share = finding.values.get("page_cache_share")
     if share is None:
         pytest.skip("the temporary folder's file system does not say what is in the page cache")
@@ -180,52 +180,52 @@ def test_a_data_set_in_the_page_cache_is_told(tmp_path: Path) -> None:
 
 def test_a_data_set_on_the_disk_is_measured(tmp_path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path / "images", num_samples=6)
-    monkeypatch.setattr(storage, "_is_cached", lambda *_: False)
-    first, second, _ = storage.data_set(folder)
+    monkeypatch.setattr(machine, "_is_cached", lambda *_: False)
+    first, second, _ = machine.data_set(folder)
     assert (first.state, first.values["page_cache_share"]) == ("good", 0.0)
     assert float(second.values["files_per_s"] or 0) > 0
 
 
 def test_a_slow_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "_speeds", lambda *_, **__: (5e7, 4e7, 5e9))
-    (finding,) = storage.temporary_folder()
+    monkeypatch.setattr(machine, "_speeds", lambda *_, **__: (5e7, 4e7, 5e9))
+    (finding,) = machine.temporary_folder()
     assert finding.state == "slow"
     assert "read at 40.00 MB/s from the disk and at 5.00 GB/s from the page cache" in finding.said
 
 
 def test_speeds_are_of_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
-    assert min(storage._speeds(tmp_path, 8 << 20, drop=True)) > 0
+    assert min(machine._speeds(tmp_path, 8 << 20, drop=True)) > 0
     assert [*tmp_path.iterdir()] == []
 
 
 def test_a_disk_that_writes_slowly_is_not_written_to_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[int] = []
-    monkeypatch.setattr(storage.os, "fdatasync", flushed.append)
-    monkeypatch.setattr(storage, "_LONGEST_S", 1e-9)
-    assert min(storage._speeds(tmp_path, 1 << 30, drop=True)) > 0
+    monkeypatch.setattr(machine.os, "fdatasync", flushed.append)
+    monkeypatch.setattr(machine, "_LONGEST_S", 1e-9)
+    assert min(machine._speeds(tmp_path, 1 << 30, drop=True)) > 0
     assert len(flushed) == 1
 
 
 def test_a_data_set_that_is_read_slowly_is_not_read_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path / "images", num_samples=6)
-    monkeypatch.setattr(storage, "_is_cached", lambda *_: False)
-    monkeypatch.setattr(storage, "_LONGEST_S", 1e-9)
+    monkeypatch.setattr(machine, "_is_cached", lambda *_: False)
+    monkeypatch.setattr(machine, "_LONGEST_S", 1e-9)
     opened: list[Path] = []
     read = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: (opened.append(path), read(path))[1])
-    *_, kinds = storage.data_set(folder)
+    *_, kinds = machine.data_set(folder)
     assert kinds.said == "DALI decodes all of 1 files that were looked at"
     assert len(opened) == 2
 
 
 def test_it_is_told_which_share_of_a_data_set_pillow_decodes_and_how_long_that_takes(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "images", num_samples=6)
-    *_, kinds = storage.data_set(folder)
+    *_, kinds = machine.data_set(folder)
     assert (kinds.state, kinds.said) == ("good", "DALI decodes all of 6 files that were looked at")
     assert kinds.values == {"pillow_share": 0.0, "pillow_s_per_file": None}
     picture(0, height=40, width=40).save(folder / "class_0" / "a.gif")
     (folder / "class_0" / "b.tif").write_bytes(b"no image")
-    *_, kinds = storage.data_set(folder)
+    *_, kinds = machine.data_set(folder)
     assert kinds.state == "note"
     assert kinds.said.startswith("Pillow decodes 25% of 8 files that were looked at, in ")
     assert kinds.said.endswith(" ms each; 1 of 2 it cannot decode")
@@ -235,13 +235,13 @@ def test_it_is_told_which_share_of_a_data_set_pillow_decodes_and_how_long_that_t
     for path in folder.rglob("*.jpg"):
         path.rename(path.with_suffix(".bmp"))
         picture(0, height=40, width=40).save(path.with_suffix(".bmp"))
-    *_, kinds = storage.data_set(folder)
+    *_, kinds = machine.data_set(folder)
     assert (kinds.state, kinds.values["pillow_share"]) == ("slow", 1.0)
 
 
 def test_files_are_not_decoded_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "_LONGEST_S", 1e-9)
-    *_, kinds = storage.data_set(write_folder(tmp_path / "images", num_samples=6))
+    monkeypatch.setattr(machine, "_LONGEST_S", 1e-9)
+    *_, kinds = machine.data_set(write_folder(tmp_path / "images", num_samples=6))
     assert kinds.said == "DALI decodes all of 1 files that were looked at"
 
 
@@ -261,8 +261,8 @@ def test_what_hangs_is_a_finding_and_what_it_found_before_is_kept(monkeypatch: p
         monkeypatch.setattr(packages, name, lambda *_: iter(()))
     for name in ("cores", "load", "memory"):
         monkeypatch.setattr(machine, name, lambda *_: iter(()))
-    monkeypatch.setattr(storage, "shared_memory", hanging)
-    monkeypatch.setattr(storage, "temporary_folder", hanging)
+    monkeypatch.setattr(machine, "shared_memory", hanging)
+    monkeypatch.setattr(machine, "temporary_folder", hanging)
     try:
         found = [*examine()]
     finally:
@@ -280,8 +280,8 @@ def test_an_examination_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch)
     def broken(*_: object) -> Iterator[Finding]:
         raise OSError(5, "Input/output\nerror")
 
-    for module, name in ((storage, "shared_memory"), (storage, "temporary_folder"), (machine, "load")):
-        monkeypatch.setattr(module, name, broken)
+    for name in ("shared_memory", "temporary_folder", "load"):
+        monkeypatch.setattr(machine, name, broken)
     found = [finding for finding in examine() if finding.state == "unknown"]
     assert [finding.topic for finding in found] == ["other processes", "shared memory", "temporary folder"]
     assert all(finding.said.startswith("could not be examined (OSError: [Errno 5]") for finding in found)

@@ -18,7 +18,6 @@ import dalirefurb
 from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, simple, tune
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import parser
-from dalirefurb.doctor import storage
 from dalirefurb.engine.verdict import Verdict
 from dalirefurb.errors import ConfigurationError, DalirefurbError, ReadError, StoreError
 from dalirefurb.planning.refurbish import Frozen
@@ -58,7 +57,7 @@ def make_small(patch):
     patch.setattr(turning, "_HAND_OVERS_S", 0.0)
     patch.setattr(turning, "_MOST_STEPS", 9)
     patch.setattr(turning, "_IDLE_S", 0.0)
-    patch.setattr(storage, "_LONGEST_S", 0.0)
+    patch.setattr("dalirefurb.doctor.machine._LONGEST_S", 0.0)
     for module in (measuring, advising):
         patch.setattr(module, "_SLICE_S", (0.0, 0.0))
 

@@ -17,7 +17,7 @@ the one before let go. What only writes to memory can take 1.7 times as long for
 cores are moved; so the final part alone comes right after the loader that does little else. Figures are medians of
 per-round ratios, with quartiles.
 
-    python benchmarks/throughput.py                        about 15 minutes on 2 cores
+    python benchmarks/throughput.py                        about 30 minutes on 2 cores
     python benchmarks/throughput.py --quick --out q.json   seconds; its figures mean nothing
 """
 

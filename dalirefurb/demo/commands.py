@@ -32,7 +32,7 @@ def train(options: argparse.Namespace) -> None:
     """Train on a folder, and print a row per epoch."""
     technique = choose(options.technique, options)
     check_alone()
-    bad_samples = _bad_samples(options)
+    bad_samples = BadSamplePolicy(options.on_bad_sample, options.quarantine, max_pixels=options.max_pixels)
     preset = rand_augment(options.size, layers=options.layers, magnitude=options.magnitude, order=options.order)
     recipe = technique.recipe(preset, options.split)
     with waiting(f"reading {escaped(options.folder)}"):
@@ -98,23 +98,6 @@ def _parted(source: ImageFolder, share: float) -> tuple[Source, Source | None]:
             f"--val-share must leave images to judge by, but {share} of {len(source)} is none: pass a larger share"
         )
     return source.subset(~held_out), source.subset(held_out)
-
-
-def _bad_samples(options: argparse.Namespace) -> BadSamplePolicy:
-    """Return what is said of bad images; refuse it if it cannot work."""
-    policy = BadSamplePolicy(options.on_bad_sample, options.quarantine, max_pixels=options.max_pixels)
-    if (path := options.quarantine) is not None:
-        # What is no file has perhaps no end.
-        try:
-            fits = path.is_file() or (path.parent.is_dir() and not path.exists())
-        except OSError:
-            fits = False
-        if not fits:
-            raise ConfigurationError(
-                f"--quarantine must be a text file that can be read and written, but {path} is not: pass the path of "
-                f"a file in a folder that is there"
-            )
-    return policy
 
 
 def demo(options: argparse.Namespace) -> None:

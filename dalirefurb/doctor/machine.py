@@ -137,18 +137,18 @@ def data_set(folder: Path) -> Iterator[Finding]:
         remedy = f"pass the folder of a data set; images end with {', '.join(sorted(EXTENSIONS))}"
         yield Finding("data set", "note", f"{folder} holds no images", remedy)
         return
-    shares = [share for path in files if (share := _cached_share(path)) is not None]
+    shares = {path: share for path in files if (share := _cached_share(path)) is not None}
     values: dict[str, float | str | None] = {"files_looked_at": len(files)}
     if shares:
-        share = sum(shares) / len(shares)
+        share = sum(shares.values()) / len(shares)
         values["page_cache_share"] = round(share, 3)
-        said = f"{share:.0%} of {len(files)} of its files is in the page cache"
+        said = f"{share:.0%} of {len(shares)} of its files is in the page cache"
         if share >= _MOSTLY:
             remedy = "what is measured now reads memory; a larger data set, or a first epoch elsewhere, reads the disk"
             yield Finding("data set", "note", said, remedy, values)
         else:
             yield Finding("data set", "good", said, values=values)
-    cold = [path for path, share in zip(files, shares, strict=False) if share == 0.0][:_FILES_READ]
+    cold = [path for path, share in shares.items() if share == 0.0][:_FILES_READ]
     if cold:
         began, nbytes, count = time.perf_counter(), 0, 0
         while count < len(cold) and (not count or time.perf_counter() - began < _LONGEST_S):

@@ -51,6 +51,8 @@ class Quarantine:
         self._source = hashlib.blake2b(json.dumps(source, sort_keys=True).encode(), digest_size=8).hexdigest()
         self._writable = True
         try:
+            if self._path.exists() and not self._path.is_file():  # What is no file has perhaps no end.
+                raise OSError("it is no regular file")
             with self._path.open("a+", encoding="utf-8") as file:
                 file.seek(0)
                 lines = file.readlines()

@@ -80,15 +80,15 @@ REFUSED = [
     ("train FOLDER --quarantine bad.jsonl", "but --on-bad-sample is 'raise'"),
     (
         "train FOLDER --on-bad-sample replace --quarantine /dev/full",
-        "but /dev/full is not: pass the path of a file in a",
+        "--quarantine must be a text file that can be read and written, but /dev/full is not: it is no regular file",
     ),
     (
         "train FOLDER --on-bad-sample replace --quarantine no/bad.jsonl",
-        "but no/bad.jsonl is not: pass the path of a file",
+        "but no/bad.jsonl is not: [Errno 2] No such file or directory",
     ),
     (
         "train FOLDER --on-bad-sample replace --quarantine .",
-        "but . is not: pass the path of a file in a folder that is",
+        "but . is not: it is no regular file: pass the path of a file in a folder that is there",
     ),
     ("train FOLDER --kernels cuda", "argument --kernels: invalid choice: 'cuda'"),
     ("show FOLDER --size 99999", "--size must be an int of at most 20000, got 99999"),

@@ -186,6 +186,22 @@ def test_a_data_set_on_the_disk_is_measured(tmp_path: Path, page_cache: None, mo
     assert float(second.values["files_per_s"] or 0) > 0
 
 
+def test_files_of_which_nothing_is_known_are_not_taken_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_folder(tmp_path / "images", num_samples=6)
+    first, second, *_ = (path for path in folder.rglob("*") if path.is_file())
+    first.write_bytes(b"")
+    read: list[Path] = []
+    monkeypatch.setattr(machine, "_cached_share", {first: None, second: 0.0}.get)
+    whole = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (read.append(path), whole(path))[1])
+    told, measured, *_ = machine.data_set(folder)
+    assert told.said.startswith("0% of 1 of its files")
+    assert read[0] == second
+    assert measured.values["files_per_s"]
+
+
 def test_a_slow_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_speeds", lambda *_, **__: (5e7, 4e7, 5e9))
     (finding,) = machine.temporary_folder()

@@ -427,6 +427,12 @@ def test_a_quarantine_in_no_folder_is_refused(source: ImageFolder, tmp_path: Pat
         replacing(source, RECIPE, STANDARD, quarantine=tmp_path / "nowhere" / "bad.jsonl")
 
 
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/full", "."])
+def test_what_is_no_file_is_no_quarantine_and_is_not_read_without_end(path: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"but {path} is not: it is no regular file"):
+        Quarantine(path, num_samples=3, source={})
+
+
 # What cannot be replaced, or is not to be
 
 

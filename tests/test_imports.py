@@ -34,6 +34,7 @@ MAY_IMPORT = {
     "store": {"calls", "checks", "errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},
     "dali": {"augment", "errors", "image_batch", "numba", "nvidia", "numpy"},
     "reading": SAMPLES | GROUND | {"dali", "system", "PIL", "numpy", "xxhash"},
+    "keep": {"checks", "dali", "errors", "image_batch", "reading", "source", "store", "system", "numpy", "xxhash"},
     "kernels": GROUND | {"augment", "dali", "system", "llvmlite", "numba", "nvidia", "numpy"},
     "engine": SAMPLES | GROUND - {"rng"} | {"dali", "system", "kernels", "reading", "numpy", "torch"},
     "doctor": {"errors", "kernels", "reading", "source", "store", "system", "numpy"},

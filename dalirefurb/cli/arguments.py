@@ -90,6 +90,7 @@ def parser() -> Parser:
         made.set_defaults(command=command)
         add_arguments(made)
     _add_cache(add("cache", **explanations.CACHE))
+    _add_keep(add("keep", **explanations.KEEP))
     add("compile", **explanations.COMPILE).set_defaults(command=compile_kernels)
     _add_doctor(add("doctor", **explanations.DOCTOR))
     return root
@@ -277,6 +278,16 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_keep(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(command=maintenance.keep)
+    parser.add_argument("folder", type=path, metavar="FOLDER", help=_FOLDER)
+    parser.add_argument("path", type=path, metavar="KEEP", help="folder where samples are kept, made if need be")
+    parser.add_argument(
+        "--form", choices=("decoded", "encoded"), default="decoded", help="images, or files as they are (decoded)"
+    )
+    parser.add_argument("--size", default="80%", metavar="BUDGET", help='bytes at most, such as "200GB" (80%% of the disk)')
+
+
 def _add_cache(parser: argparse.ArgumentParser) -> None:
     parsers = parser.add_subparsers(title="what to do", required=True, metavar="ACTION")
     for function, summary in (
@@ -285,7 +296,7 @@ def _add_cache(parser: argparse.ArgumentParser) -> None:
         (maintenance.purge, "delete it, unless it is in use, or no store"),
     ):
         made = parsers.add_parser(function.__name__, help=summary, description=f"{summary.capitalize()}.")
-        made.add_argument("path", type=path, metavar="PATH", help="the file that DiskStore(PATH) was given")
+        made.add_argument("path", type=path, metavar="PATH", help="the file that DiskStore(PATH) was given, or Kept's folder")
         made.set_defaults(command=function)
 
 

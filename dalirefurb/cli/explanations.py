@@ -107,10 +107,25 @@ examples:
   dalirefurb demo --quick           a quarter of a minute; too short to say how fast anything is""",
 }
 
-CACHE: dict[str, Any] = {
-    "help": "look after the file of a DiskStore",
+KEEP: dict[str, Any] = {
+    "help": "decode a folder's images once, for all trainings on this machine",
     "description": """\
-Look after the file of a DiskStore: what is in it, whether it is intact, and how to be rid of it.""",
+Decode the images of FOLDER, and keep them in the folder KEEP, which any number of trainings read at the same time:
+Kept(ImageFolder(FOLDER), KEEP). What is kept already is left as it is. Trainings fill a keep themselves; this does it
+beforehand.""",
+    "epilog": """\
+examples:
+  dalirefurb keep photos/ /local/keep
+  dalirefurb keep photos/ /dev/shm/keep --size 100GB       in memory
+  dalirefurb keep /far/photos/ /local/files --form encoded
+  dalirefurb cache verify /local/keep""",
+}
+
+CACHE: dict[str, Any] = {
+    "help": "look after the file of a DiskStore, or the folder of a keep",
+    "description": """\
+Look after the file of a DiskStore, or the folder of a Kept: what is in it, whether it is intact, and how to be rid of
+it.""",
     "epilog": """\
 what there is to know:
   A damaged sample is never served: training finds out by its checksum, and computes the sample again. A store is

@@ -7,10 +7,13 @@ import importlib.util
 import json
 import time
 from dataclasses import asdict
+from pathlib import Path
 
-from dalirefurb.cli.terminal import escaped, say, waiting
+from dalirefurb.cli.codec_noise import without_codec_noise
+from dalirefurb.cli.terminal import escaped, importing, say, waiting
 from dalirefurb.doctor import Finding, examine
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.keep import upkeep as keeping
 from dalirefurb.store.disk import upkeep
 from dalirefurb.store.memory_budget import amount
 
@@ -19,6 +22,13 @@ _SHOWN_VERSIONS = 10
 
 def inspect(options: argparse.Namespace) -> None:
     """Print what is in a store."""
+    if keeping.is_keep(options.path):
+        keep = keeping.inspect(options.path)
+        say(f"keep         {escaped(keep.path)}, {amount(keep.nbytes)}")
+        say(f"kept         {keep.kept:,} of {keep.num_samples:,} samples, {keep.identity['form']}")
+        say("identity")
+        say(json.dumps(keep.identity, indent=2))
+        return
     found = upkeep.inspect(options.path)
     spec = found.spec
     if spec.slot_shape is None:
@@ -36,6 +46,8 @@ def inspect(options: argparse.Namespace) -> None:
 def verify(options: argparse.Namespace) -> int:
     """Read every sample of a store; return 1 if one is damaged, otherwise 0."""
     with waiting(f"reading {escaped(options.path)}"):
+        if keeping.is_keep(options.path):
+            return _verify_keep(options.path)
         found = upkeep.verify(options.path)
     if found.ok:
         say(f"{escaped(options.path)} is intact: {found.intact:,} samples")
@@ -51,9 +63,38 @@ def verify(options: argparse.Namespace) -> int:
     return 1
 
 
+def _verify_keep(path: Path) -> int:
+    """Print whether a keep is intact; return 1 if it is not, otherwise 0."""
+    intact, damaged = keeping.verify(path)
+    if not damaged:
+        say(f"{escaped(path)} is intact: {intact:,} samples")
+        return 0
+    say(
+        f"{escaped(path)} is not intact. Samples: {intact:,} intact, {len(damaged):,} damaged, the first is sample "
+        f"{damaged[0]}. Nothing damaged is served: it is made anew"
+    )
+    return 1
+
+
 def purge(options: argparse.Namespace) -> None:
-    """Delete a store."""
-    say(f"{escaped(options.path)} is deleted: {amount(upkeep.purge(options.path))}")
+    """Delete a store, or a keep."""
+    nbytes = (keeping if keeping.is_keep(options.path) else upkeep).purge(options.path)
+    say(f"{escaped(options.path)} is deleted: {amount(nbytes)}")
+
+
+def keep(options: argparse.Namespace) -> None:
+    """Fill a keep with a folder's images."""
+    with importing():
+        from dalirefurb import ImageFolder, Kept
+
+    with waiting(f"reading {escaped(options.folder)}"):
+        source = ImageFolder(options.folder)
+    kept = Kept(source, options.path, form=options.form, size=options.size)
+    done = [0]
+    with without_codec_noise(), waiting("keeping", lambda: f": {max(done):,} of {len(source):,}"):
+        count = kept.fill(told=lambda number: done.append(number))
+    say(f"{escaped(options.path)} has {count:,} of {len(source):,} samples, {amount(keeping.inspect(options.path).nbytes)}")
+    say(f"source = Kept(ImageFolder({str(options.folder)!r}), {str(options.path)!r}, form={options.form!r})")
 
 
 def compile_kernels(options: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ from dalirefurb.dali.graph import Input as Input
 from dalirefurb.dali.graph import Part as Part
 from dalirefurb.dali.graph import cut_window as cut_window
 from dalirefurb.dali.runner import REPLICA_OPTIONS as REPLICA_OPTIONS
+from dalirefurb.dali.runner import Decoder as Decoder
 from dalirefurb.dali.runner import GraphError as GraphError
 from dalirefurb.dali.runner import PipelineRunner as PipelineRunner
 from dalirefurb.dali.runner import Replica as Replica

@@ -109,6 +109,8 @@ def assemble(
         num_threads=depths.reading_threads,
         max_pixels=max_pixels,
         refusal=partial(recipe.refusal, max_pixels=max_pixels),
+        asks_for_images=not encoded,
+        passes_images=kernels == "numba",
         on_look=lambda images, by_pillow, seconds: tally.add(files=images, pillow_images=by_pillow, pillow_s=seconds),
         substitutes=substitutes,
         retry_s=configuration.bad_samples.retry_s,

@@ -142,6 +142,11 @@ class Configuration:
                 f"{devices.partial!r} and final_device={devices.final!r}: pass {devices.final!r} for both, or a split "
                 f"of 1 or more"
             )
+        if devices.partial == "gpu" and self.source.images(np.empty(0, np.int64)) is not None:
+            raise ConfigurationError(
+                "images that are kept decoded are the CPU's, but partial_device is 'gpu', whose decoder makes others: "
+                "pass Kept(..., form='encoded'), or partial_device='cpu'"
+            )
         if Graph(traced(recipe), "final", devices.partial, devices.final).needs_gpu:
             _check_gpu()
 

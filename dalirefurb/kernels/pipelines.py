@@ -33,17 +33,19 @@ from dalirefurb.kernels.program import Work
 from dalirefurb.kernels.record import WORK
 from dalirefurb.kernels.thread_pool import KernelThreadPool, share
 
-TASK = np.dtype([("work", np.int64), ("first", np.int64), ("pool", np.int64), ("wrong", np.int64)])
-"""What the operator is given: the address of a `WORK`, and which of its batch's rows is the first that was decoded; the
-address of a `POOL`; and where it says how many rows are of the size that is expected, before one that is not."""
+TASK = np.dtype([("work", np.int64), ("rows", np.int64), ("pool", np.int64), ("wrong", np.int64)])
+"""What the operator is given: the address of a `WORK`, and of which of its batch's rows were decoded, int64; the address
+of a `POOL`; and where it says how many rows are of the size that is expected, before one that is not."""
+
+_NO_ROWS = np.empty(0, np.int64)
 
 TASKS = Input("task", "int64", 1)
 """The pipeline's input: the address of a task."""
 
 
-def task(work: Work, first: int, pool: KernelThreadPool) -> NDArray[Any]:
-    """Write down a `TASK`, shape (1,); it keeps neither."""
-    return np.array([(work.record.ctypes.data, first, pool.address, -1)], TASK)
+def task(work: Work, rows: NDArray[np.int64], pool: KernelThreadPool) -> NDArray[Any]:
+    """Write down a `TASK`, shape (1,); it keeps none of these."""
+    return np.array([(work.record.ctypes.data, rows.ctypes.data, pool.address, -1)], TASK)
 
 
 def build_pipeline(graph: Graph | None, *, max_rows: int, num_threads: int) -> Pipeline:
@@ -103,8 +105,9 @@ def _compile_operate() -> Any:
             sides = memory(np.int64(shapes), (inputs, rows), np.int64)
             expected = memory(work.sizes, (work.count, 2), np.int64)
             origins = memory(work.origins, (work.count,), np.int64)
+            decoded = memory(given.rows, (rows,), np.int64)
             for i in range(rows):
-                height_and_width, row = memory(sides[1, i], (2,), np.int64), given.first + i
+                height_and_width, row = memory(sides[1, i], (2,), np.int64), decoded[i]
                 if height_and_width[0] != expected[row, 0] or height_and_width[1] != expected[row, 1]:
                     given.wrong = i
                     return
@@ -149,23 +152,22 @@ class DecodePipeline:
         self._replica = Replica((TASKS, *(graph.inputs if graph else ())), build)
         self._tasks: deque[tuple[NDArray[Any], Work]] = deque()
 
-    def submit(self, work: Work, feeds: Mapping[str, Feed], rows: int = 1, first: int = 0) -> None:
+    def submit(self, work: Work, feeds: Mapping[str, Feed], rows: NDArray[np.int64] = _NO_ROWS) -> None:
         """Start some work.
 
         Args:
             work: Work to do once the rows that enter the graph are decoded.
             feeds: Inputs of the graph, by name.
-            rows: Number of rows that the pipeline is given, the length of each of its inputs.
-            first: Row of the batch that is the first of the rows that the pipeline is given, counted from 0.
+            rows: Rows of the batch that enter the graph, int64 of shape (n,), as many as each of its inputs has.
 
         Raises:
             LoaderError: If there is no memory for it.
         """
         self.pool.start()
         work = self.pool.provided(work)
-        given = task(work, first, self.pool)
-        addresses = np.full((rows, 1), given.ctypes.data, np.int64)
-        self._replica.submit({TASKS.name: addresses, **feeds}, kept=(given, work, self.pool))
+        given = task(work, rows, self.pool)
+        addresses = np.full((max(1, len(rows)), 1), given.ctypes.data, np.int64)
+        self._replica.submit({TASKS.name: addresses, **feeds}, kept=(given, rows, work, self.pool))
         self._tasks.append((given, work))
 
     def collect(self) -> None:
@@ -197,7 +199,7 @@ class DecodePipelines:
     def __init__(self, decoding: Sequence[DecodePipeline], direct: DecodePipeline) -> None:
         self._decoding = tuple(decoding)
         self._direct = direct
-        self._running: deque[list[tuple[DecodePipeline, int]]] = deque()
+        self._running: deque[list[tuple[DecodePipeline, NDArray[np.int64]]]] = deque()
 
     @property
     def in_turn(self) -> bool:
@@ -211,19 +213,20 @@ class DecodePipelines:
             work: Work of the whole batch.
             feeds: Inputs of the graph that decodes, by name.
         """
-        if not (self._decoding and work.computed):
-            rows = np.arange(work.count)
+        rows, encoded = np.arange(work.count), _NO_ROWS
+        if self._decoding and work.computed:
+            encoded = np.array([row for row, sample in enumerate(feeds["sample"]) if sample.ndim == 1], np.int64)
+        if not len(encoded):
             self._direct.submit(work.part(_mixed(rows[: work.computed], rows[work.computed :])), {})
-            self._running.append([(self._direct, 0)])
+            self._running.append([(self._direct, _NO_ROWS)])
             return
-        bounds = pairwise(self._bounds(feeds["sample"]))
-        pipelines = [(pipeline, *bound) for pipeline, bound in zip(self._decoding, bounds, strict=True)]
-        pipelines = [(pipeline, start, stop) for pipeline, start, stop in pipelines if start < stop]
-        pinned = np.array_split(np.arange(work.computed, work.count), len(pipelines))
-        for (pipeline, start, stop), others in zip(pipelines, pinned, strict=True):
-            some = {name: feed[start:stop] for name, feed in feeds.items()}
-            pipeline.submit(work.part(_mixed(np.arange(start, stop), others)), some, stop - start, start)
-        self._running.append([(pipeline, start) for pipeline, start, _ in pipelines])
+        shares = [encoded[start:stop] for start, stop in pairwise(self._bounds(_some(feeds["sample"], encoded)))]
+        pipelines = [(pipeline, share) for pipeline, share in zip(self._decoding, shares, strict=True) if len(share)]
+        at_hand = np.array_split(np.delete(rows, encoded), len(pipelines))
+        for (pipeline, share), others in zip(pipelines, at_hand, strict=True):
+            some = {name: _some(feed, share) for name, feed in feeds.items()}
+            pipeline.submit(work.part(_mixed(share, others)), some, share)
+        self._running.append(pipelines)
 
     def _bounds(self, samples: Feed) -> list[int]:
         """Return where the share of each pipeline that decodes begins among samples, and where the last one ends."""
@@ -240,7 +243,7 @@ class DecodePipelines:
         Raises:
             GraphError: If decoding failed; that batch is lost.
         """
-        errors = [_collected(pipeline, start) for pipeline, start in self._running.popleft()]
+        errors = [_collected(pipeline, rows) for pipeline, rows in self._running.popleft()]
         for error in filter(None, errors):
             raise error
 
@@ -265,12 +268,19 @@ def _mixed(computed: NDArray[np.int64], pinned: NDArray[np.int64]) -> NDArray[np
     return np.concatenate([np.insert(between, places, computed), last])
 
 
-def _collected(pipeline: DecodePipeline, start: int) -> GraphError | None:
-    """Wait for a pipeline's oldest work, of the rows from `start` on; return what failed."""
+def _some(feed: Feed, rows: NDArray[np.int64]) -> Feed:
+    """Return some of an input's rows, shape (n,), ascending."""
+    if rows[-1] - rows[0] == len(rows) - 1:
+        return feed[rows[0] : rows[-1] + 1]
+    return feed[rows] if isinstance(feed, np.ndarray) else [feed[row] for row in rows.tolist()]
+
+
+def _collected(pipeline: DecodePipeline, rows: NDArray[np.int64]) -> GraphError | None:
+    """Wait for a pipeline's oldest work, of which these rows were decoded; return what failed."""
     try:
         pipeline.collect()
     except GraphError as error:
         if error.row is not None:
-            error.row += start
+            error.row = int(rows[error.row])
         return error
     return None

@@ -207,6 +207,7 @@ class KernelProgram:
         sample = feeds.get("sample", ())
         images = None if self._encoded else Images.of(sample)
         entering = self._places(feeds, images) if len(sample) else _NO_PLACES
+        cut = np.flatnonzero(entering.addresses == 0) if self._window is not None else _NOWHERE
         at_hand = _NO_PLACES if pinned is None or not len(pinned) else pinned.places
         computed, count = len(entering.sizes), len(entering.sizes) + len(at_hand.sizes)
         sizes, scratch = self._sizes_of(entering.sizes, at_hand.sizes)
@@ -222,22 +223,26 @@ class KernelProgram:
             "targets": targets,
             "done": np.zeros(count, np.uint8),
         }
-        arrays["chosen"], arrays["numbers"] = self._laid_out(feeds, final or {}, sizes, computed)
+        arrays["chosen"], arrays["numbers"] = self._laid_out(feeds, final or {}, sizes, computed, cut)
         record = self._record.copy()
         record["count"], record["computed"] = count, computed
         record["streamed"] = self.output is not None and results is not None and streamed(self.output, len(results))
         record["image_bytes"], record["room_bytes"] = scratch
         for name, array in arrays.items():
             record[name] = _address(array)
-        kept = arrays, self._constants, images, pinned, results
+        kept = arrays, self._constants, sample, images, pinned, results
         return Work(record, count, computed, partials, scratch, arrays["done"], _NOWHERE, kept)
 
     def _places(self, feeds: Mapping[str, Feed], images: Images | None) -> Places:
-        """Return the places of what enters; where it is yet to be decoded, the sizes that it will have."""
+        """Return the places of what enters; of what is yet to be decoded, no address, and the size that it will have."""
         if images is not None:
             return images.places
-        sizes = np.asarray(feeds["sizes" if self._window is None else f"{self._window}/shape"], np.int64)
-        return Places(np.zeros(len(sizes), np.int64), sizes)
+        sizes = np.array(feeds["sizes" if self._window is None else f"{self._window}/shape"], np.int64)
+        addresses = np.zeros(len(sizes), np.int64)
+        decoded = [row for row, sample in enumerate(feeds["sample"]) if sample.ndim == 3]
+        if decoded:
+            addresses[decoded], sizes[decoded] = Images([feeds["sample"][row] for row in decoded]).places
+        return Places(addresses, sizes)
 
     def _sizes_of(self, entering: NDArray[np.int64], pinned: NDArray[np.int64]) -> tuple[NDArray[np.int64], Scratch]:
         """Return the sizes of images before, between and after the steps, (s + 1, n, 2), given those that enter.
@@ -287,9 +292,17 @@ class KernelProgram:
         return tail
 
     def _laid_out(
-        self, feeds: Mapping[str, Feed], final: Mapping[str, Feed], sizes: NDArray[np.int64], computed: int
+        self,
+        feeds: Mapping[str, Feed],
+        final: Mapping[str, Feed],
+        sizes: NDArray[np.int64],
+        computed: int,
+        cut: NDArray[np.int64],
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Lay a batch's parameters out, given the sizes on the way, (s + 1, n, 2): (s, n), and (s, n, WIDTH)."""
+        """Lay a batch's parameters out, given the sizes on the way, (s + 1, n, 2): (s, n), and (s, n, WIDTH).
+
+        Of the rows `cut`, (c,), decoding cuts the window of the first step.
+        """
         numbers = np.zeros((len(self._steps), sizes.shape[1], WIDTH))
         chosen = np.zeros(numbers.shape[:2], np.int64)
         for place, step in enumerate(self._steps):
@@ -298,8 +311,8 @@ class KernelProgram:
             if len(numbers[place, rows]):
                 heights, widths = sizes[place, rows].T
                 step.lay_out(drawn, (heights, widths), chosen[place, rows], numbers[place, rows])
-        if self._window is not None:
-            numbers[0, :, :2] = 0
+        if len(cut):
+            numbers[0, cut, :2] = 0
         return chosen, numbers
 
 

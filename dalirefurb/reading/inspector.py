@@ -113,7 +113,7 @@ class Inspector:
     def look(
         self, indices: NDArray[np.int64], data: list[NDArray[np.uint8]]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Put what DALI is to be given in the place of samples; return heights and widths in pixels, each (n,).
+        """Put what Pillow decodes in the place of samples; return heights and widths in pixels, each (n,).
 
         Args:
             indices: Indices of the samples, int64 of shape (n,).
@@ -139,7 +139,7 @@ class Inspector:
         started, by_pillow = time.perf_counter(), np.flatnonzero(seen["by_pillow"])
         for row in by_pillow.tolist():
             image = self._decoded(row, int(indices[row]), data[row])
-            data[row] = pnm.written(image)
+            data[row] = image
             seen["height"][row], seen["width"][row], _ = image.shape
         self._on_look(len(data), len(by_pillow), time.perf_counter() - started if len(by_pillow) else 0.0)
         if new:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dalirefurb.dali import GraphError, undecodable
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.image_batch import Images
+from dalirefurb.reading.formats import pnm
 from dalirefurb.reading.inspector import Inspector, OnLook, Refused
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source
@@ -27,7 +28,8 @@ class Samples:
     """What a source gave for some rows.
 
     Attributes:
-        data: Encoded images, each uint8 of shape (length,), or decoded images, each HWC uint8; one per row.
+        data: Encoded images, each uint8 of shape (length,), or decoded images, each HWC uint8; one per row. Among encoded
+            ones some may be decoded, where the reader passes these on.
         heights: Heights of the images in pixels, EXIF orientation applied, int64 of shape (n,).
         widths: Widths of the images in pixels, EXIF orientation applied, int64 of shape (n,).
         indices: Indices of the samples that were asked for, or of what replaces them, int64 of shape (n,).
@@ -74,6 +76,9 @@ class Reader:
         max_pixels: Largest number of pixels in an encoded image; None: any size.
         refusal: Function that finds an image whose size cannot be used, see `Recipe.refusal`; None: any size can be
             used.
+        asks_for_images: Whether encoded samples are wanted decoded, so that the source is asked for those that it has.
+        passes_images: Whether decoded images among encoded ones, of the source's and of Pillow's, are passed on as they
+            are; else as files that DALI decodes.
         on_look: Function that is told of what Pillow decodes, see `Inspector`.
         substitutes: Substitutes for samples that are refused; None: refused samples raise an error.
         retry_s: Seconds for which storage that fails is asked again.
@@ -87,6 +92,8 @@ class Reader:
         num_threads: int,
         max_pixels: int | None = None,
         refusal: Refusal | None = None,
+        asks_for_images: bool = False,
+        passes_images: bool = False,
         on_look: OnLook = lambda images, by_pillow, seconds: None,
         substitutes: Substitutes | None = None,
         retry_s: float = RETRY_S,
@@ -96,6 +103,8 @@ class Reader:
         self._were_images = np.zeros(len(source) if source.encoded else 0, np.bool_)
         self.max_pixels = max_pixels
         self._refuses = refusal
+        self._asks_for_images = asks_for_images and source.encoded
+        self._passes_images = passes_images
         self.substitutes = substitutes
         self._inspector = (
             Inspector(
@@ -157,7 +166,8 @@ class Reader:
         """
         if self._inspector is None:
             return False
-        failures = dict(undecodable(samples.data))
+        encoded = [row for row, sample in enumerate(samples.data) if sample.ndim == 1]
+        failures = {encoded[row]: why for row, why in undecodable([samples.data[row] for row in encoded])}
         if error.row is not None:  # A GPU's decoder may refuse what a CPU's takes.
             failures.setdefault(error.row, error.reason)
         for row, reason in sorted(failures.items()):
@@ -231,6 +241,29 @@ class Reader:
         return samples
 
     def _measured(self, indices: NDArray[np.int64], held: Held) -> Samples:
+        """Take what the source has decoded, read the others, and find out the sizes of all."""
+        images = self._source.images(indices) if self._asks_for_images else None
+        if images is None:
+            return self._looked_at(indices, held)
+        sizes = images.places.sizes
+        pixels = sizes.prod(axis=1)
+        rest = np.flatnonzero((pixels == 0) | (self.max_pixels is not None and pixels > (self.max_pixels or 0)))
+        data = [*images]
+        if len(rest):
+            read = self._looked_at(indices[rest], ())
+            sizes = sizes.copy()
+            sizes[rest] = np.stack((read.heights, read.widths), axis=1)
+            for row, sample in zip(rest.tolist(), read.data, strict=True):
+                data[row] = sample
+        return Samples(self._passed_on(data), sizes[:, 0], sizes[:, 1], indices, data)
+
+    def _passed_on(self, data: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+        """Return encoded samples, of which some may be decoded, as they are passed on."""
+        if self._passes_images:
+            return data
+        return [pnm.written(sample) if sample.ndim == 3 else sample for sample in data]
+
+    def _looked_at(self, indices: NDArray[np.int64], held: Held) -> Samples:
         """Read samples and find out their sizes."""
         data = self._data(indices) if not held else self._rest(indices, held)
         if self._inspector is not None:
@@ -243,7 +276,7 @@ class Reader:
             except Refused as refused:
                 raise self._error(int(indices[refused.row]), refused.reason, lasting=True) from None
             self._were_images[indices] = True
-            return Samples(given, heights, widths, indices, as_read)
+            return Samples(self._passed_on(given), heights, widths, indices, as_read)
         images = Images.of(data)
         if images.whole is None:
             self._check(indices, images)

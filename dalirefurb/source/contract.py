@@ -10,7 +10,7 @@ import importlib
 import operator
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, SupportsIndex
 
@@ -32,6 +32,10 @@ _ELSEWHERE = {
     "target_transform": f"{INSTEAD['target_transform']} before the loader is made",
 }
 """Where names of torchvision's data sets are found in a source."""
+
+
+NOT_AT_HAND = np.empty((0, 0, 3), np.uint8)
+"""In the place of an image, see `Source.images`."""
 
 
 class Source(metaclass=Explained):
@@ -140,6 +144,20 @@ class Source(metaclass=Explained):
         """
         return {}
 
+    def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
+        """Tell samples as they are now from what they were, uint64 of shape (n,); None: `content` does, of all together.
+
+        What keeps samples one by one, such as `Kept`, asks for it.
+        """
+        return None
+
+    def images(self, indices: NDArray[np.int64]) -> Images | None:
+        """Return decoded images of encoded samples, upright, as a loader decodes them; None: there are none at hand.
+
+        One that is empty, of shape (0, 0, 3), is not at hand: the sample is to be read.
+        """
+        return None
+
     def subset(self, indices: ArrayLike) -> Subset:
         """Return some of the samples as a source: a part to train on, or one where rare classes come more often.
 
@@ -245,6 +263,14 @@ class Subset(Source):
         """Identify what is behind the other source now."""
         return self._source.content()
 
+    def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
+        """Tell samples from what they were, as the other source does."""
+        return self._source.stamps(self._indices[indices])
+
+    def images(self, indices: NDArray[np.int64]) -> Images | None:
+        """Return decoded images that the other source has at hand."""
+        return self._source.images(self._indices[indices])
+
 
 class Concat(Source):
     """The samples of several sources, one source after the other.
@@ -293,12 +319,9 @@ class Concat(Source):
         """Read samples, each from its source; images stay where their sources have them."""
         rows = np.array(self._checked(indices), np.int64)
         parts = []
-        owners = np.searchsorted(self._ends, rows, side="right")
-        for owner in np.unique(owners).tolist():
-            places = np.flatnonzero(owners == owner)
-            own = rows[places] - self._start(owner)
+        for source, places, own in self._owners(rows):
             try:
-                read = self._sources[owner].read(own)
+                read = source.read(own)
             except SampleError as error:
                 raise renumbered(error, own, rows[places]) from error
             parts.append((places, Images.of(read)))
@@ -318,6 +341,31 @@ class Concat(Source):
         """Identify what is behind the sources now."""
         contents = [source.content() for source in self._sources]
         return {"of": contents} if any(contents) else {}
+
+    def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
+        """Tell samples from what they were, as their sources do; None if one of them does not."""
+        stamps = np.zeros(len(indices), np.uint64)
+        for source, places, own in self._owners(indices):
+            if (found := source.stamps(own)) is None:
+                return None
+            stamps[places] = found
+        return stamps
+
+    def images(self, indices: NDArray[np.int64]) -> Images | None:
+        """Return decoded images that the sources have at hand."""
+        parts, some = [], False
+        for source, places, own in self._owners(indices):
+            found = source.images(own)
+            some |= found is not None
+            parts.append((places, Images([NOT_AT_HAND] * len(own)) if found is None else found))
+        return Images.joined(len(indices), parts) if some else None
+
+    def _owners(self, rows: NDArray[np.int64]) -> Iterator[tuple[Source, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield each source that has some of the rows, which of them, and their indices in it."""
+        owners = np.searchsorted(self._ends, rows, side="right")
+        for owner in np.unique(owners).tolist():
+            places = np.flatnonzero(owners == owner)
+            yield self._sources[owner], places, rows[places] - self._start(owner)
 
     def _start(self, owner: int) -> int:
         """Return where a source's samples begin."""

@@ -18,7 +18,7 @@ from dalirefurb.source.contract import Source, fingerprint_of_names, spread
 from dalirefurb.source.labels import number_labels, warn_of_many
 from dalirefurb.source.levels import ValueRange, checked_range
 from dalirefurb.source.outage import is_outage
-from dalirefurb.source.stamps import stamp_files
+from dalirefurb.source.stamps import stamp_files, stamps_of
 
 _ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".avif", ".tif", ".tiff")
 EXTENSIONS = (*_ENDINGS, ".ppm", ".pgm", ".pbm", ".pnm", ".jp2")
@@ -47,6 +47,10 @@ class _Files(Source):
     def content(self) -> dict[str, Any]:
         """Stamp all files: size, times of change and inode."""
         return stamp_files(map(self._path, range(len(self))))
+
+    def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Stamp some files, uint64 of shape (n,)."""
+        return stamps_of(map(self._path, indices.tolist()))
 
 
 class FileList(_Files):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_128, xxh3_128_hexdigest
+from xxhash import xxh3_64_intdigest, xxh3_128, xxh3_128_hexdigest
 
 _STAMP = struct.Struct("<qqqQ")
 _STAMPS = np.dtype([("size", "<i8"), ("mtime_ns", "<i8"), ("ctime_ns", "<i8"), ("inode", "<u8")])
@@ -53,6 +53,11 @@ def _stamp(path: str) -> bytes:
     except (OSError, ValueError):
         return _ABSENT
     return _STAMP.pack(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+def stamps_of(paths: Iterable[str]) -> NDArray[np.uint64]:
+    """Return a number for each file that tells it from others of its name, uint64 of shape (n,)."""
+    return np.array([xxh3_64_intdigest(_stamp(path)) for path in paths], np.uint64)
 
 
 def hash_pixels(images: NDArray[np.uint8]) -> str:

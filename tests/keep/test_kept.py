@@ -1,0 +1,464 @@
+"""What is kept is served as the source itself would serve it, whoever filled the folder, and however far."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from dalirefurb import (
+    Arrays,
+    AutoAssist,
+    BadSamplePolicy,
+    Concat,
+    Echo,
+    Evaluate,
+    FileList,
+    ImageFolder,
+    Kept,
+    Loader,
+    MemoryStore,
+    Recipe,
+    Refurbish,
+    SmartCache,
+    Standard,
+    TarShards,
+    evaluate,
+    rand_augment,
+    simple,
+)
+from dalirefurb.errors import ConfigurationError, SampleError, StoreError
+from dalirefurb.keep.folder import KeepFolder
+from dalirefurb.planning.planner import Planner
+from dalirefurb.source import Source
+from tests.pictures import encode, jpeg, picture, write_folder
+
+pytestmark = pytest.mark.usefixtures("traced_once")
+
+SIZE, NUM_SAMPLES, BATCH_SIZE = 32, 23, 6
+STANDARD = Standard(NUM_SAMPLES, batch_size=BATCH_SIZE, seed=5)
+RECIPE = rand_augment(SIZE)
+ALL = np.arange(NUM_SAMPLES)
+
+Batches = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    """JPEGs, one of them turned by EXIF; a PNG that Pillow decodes, of 16 bits; one in grey."""
+    root = write_folder(tmp_path_factory.mktemp("photos"), num_samples=NUM_SAMPLES)
+    exif = picture(50, height=40, width=60).getexif()
+    exif[274] = 6
+    (root / "class_0" / "000.jpg").write_bytes(jpeg(picture(50, height=40, width=60), exif=exif))
+    deep = Image.fromarray((np.arange(50 * 44) * 29).astype(np.uint16).reshape(50, 44))
+    (root / "class_1" / "001.jpg").write_bytes(encode(deep, "PNG"))
+    (root / "class_2" / "002.jpg").write_bytes(jpeg(picture(52, height=47, width=51).convert("L")))
+    return ImageFolder(root)
+
+
+class Counted(Source):
+    """A source that counts what is read of it."""
+
+    def __init__(self, source: Source, delay_s: float = 0.0) -> None:
+        self._source, self._delay_s = source, delay_s
+        self.labels, self.encoded, self.classes = source.labels, source.encoded, source.classes
+        self.asked: list[int] = []
+
+    def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+        self.asked += indices.tolist()
+        time.sleep(self._delay_s * len(indices))
+        return self._source.read(indices)
+
+    def name(self, index: int) -> str:
+        return self._source.name(index)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return self._source.fingerprint()
+
+
+def served(
+    source: Source,
+    recipe: Recipe = RECIPE,
+    planner: Planner = STANDARD,
+    *,
+    epochs: int = 2,
+    stored: bool = False,
+    **settings: Any,
+) -> Batches:
+    store = MemoryStore() if stored else None
+    with Loader(source, recipe, planner, store, **settings) as loader:
+        return [(images.clone(), labels.clone()) for _ in range(epochs) for images, labels, *_ in loader]
+
+
+def assert_same(left: Batches, right: Batches) -> None:
+    assert len(left) == len(right) > 0
+    for (images, labels), (others, other_labels) in zip(left, right, strict=True):
+        torch.testing.assert_close(images, others, rtol=0, atol=0)
+        torch.testing.assert_close(labels, other_labels, rtol=0, atol=0)
+
+
+def half_full(path: Path, source: Source) -> Kept:
+    """Keep some of the samples, and have no room for more."""
+    Kept(source, path).images(ALL[::2])
+    return Kept(source, path, size=0)
+
+
+def wiped(path: Path, source: Source) -> Kept:
+    """Keep samples, and damage the bytes of every third one, and the record of another."""
+    kept = Kept(source, path)
+    kept.images(ALL)
+    data, records = (np.memmap(path / name, np.uint8, "r+") for name in ("data", "records"))
+    starts = records[: 48 * NUM_SAMPLES].reshape(-1, 48)[:, :8].copy().view(np.uint64)[:, 0]
+    for start in starts[::3].tolist():
+        data[start + 100 : start + 200] ^= 255
+    records[48:60] = 7
+    return Kept(source, path)
+
+
+FILLS: dict[str, Callable[[Path, Source], Kept]] = {
+    "empty": lambda path, source: Kept(source, path),
+    "filled by another": lambda path, source: (Kept(source, path).images(ALL), Kept(source, path))[1],
+    "half full": half_full,
+    "without room": lambda path, source: Kept(source, path, size=0),
+    "damaged": wiped,
+    "of files": lambda path, source: Kept(source, path, form="encoded"),
+    "of files, and decoded": lambda path, source: Kept(Kept(source, path / "a", form="encoded"), path / "b"),
+}
+
+RECIPES: dict[str, Recipe] = {
+    "a crop first": RECIPE,
+    "a crop last": rand_augment(SIZE, order="crop_last"),
+    "all partial": RECIPE.at(len(RECIPE.stages)),
+    "decoding alone": RECIPE.at(1),
+    "files": RECIPE.at(0),
+    "a resize": evaluate(SIZE),
+    "halves": simple(SIZE, dtype="float16"),
+}
+
+
+@pytest.mark.parametrize("kernels", ["numba", "dali"])
+@pytest.mark.parametrize("fill", FILLS)
+def test_a_keep_changes_nothing_that_is_served(fill: str, kernels: Any, photos: ImageFolder, tmp_path: Path) -> None:
+    assert_same(served(FILLS[fill](tmp_path, photos), kernels=kernels), served(photos, kernels=kernels))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("kernels", ["numba", "dali"])
+def test_whatever_the_recipe(recipe: str, stored: bool, kernels: Any, photos: ImageFolder, tmp_path: Path) -> None:
+    planner = Refurbish(NUM_SAMPLES, batch_size=BATCH_SIZE, reuse_factor=2, seed=3)
+    kept = half_full(tmp_path, photos)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        each = [
+            served(source, RECIPES[recipe], planner, epochs=3, stored=stored, kernels=kernels)
+            for source in (kept, photos)
+        ]
+    assert_same(*each)
+
+
+@pytest.mark.parametrize(
+    "planner",
+    [
+        Refurbish(NUM_SAMPLES, batch_size=BATCH_SIZE, reuse_factor=3, shards=2),
+        Echo(STANDARD, echoing_factor=2, buffer_size=4),
+        SmartCache(NUM_SAMPLES, batch_size=BATCH_SIZE, window_size=8, replace_percent=0.5),
+        Evaluate(NUM_SAMPLES, batch_size=BATCH_SIZE),
+        AutoAssist(STANDARD, lag=9),
+    ],
+    ids=lambda planner: type(planner).__name__,
+)
+def test_whatever_the_planner(planner: Planner, photos: ImageFolder, tmp_path: Path) -> None:
+    kept = Kept(photos, tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert_same(
+            served(kept, planner=planner, epochs=3, stored=True), served(photos, planner=planner, epochs=3, stored=True)
+        )
+
+
+def test_a_training_goes_on_with_a_keep_and_without(photos: ImageFolder, tmp_path: Path) -> None:
+    kept, state, batches = Kept(photos, tmp_path), None, []
+    for number in range(8):
+        with Loader(kept if number % 2 else photos, RECIPE, STANDARD) as loader:
+            if state is not None:
+                loader.load_state_dict(json.loads(state))
+            images, labels = next(iter(loader))
+            batches.append((images.clone(), labels.clone()))
+            state = json.dumps(loader.state_dict())
+    assert_same(batches, served(photos))
+
+
+def test_nothing_is_read_of_what_is_kept(photos: ImageFolder, tmp_path: Path) -> None:
+    source = Counted(photos)
+    kept = Kept(source, tmp_path)
+    with Loader(kept, RECIPE, STANDARD) as loader:
+        for _ in range(3):
+            for _ in loader:
+                pass
+        assert loader.stats().files == 0
+    assert sorted(source.asked) == ALL.tolist()
+    Kept(source, tmp_path).images(ALL)
+    assert sorted(source.asked) == ALL.tolist(), "another process reads nothing"
+
+
+def test_images_are_views_of_the_folder_and_cannot_be_changed(photos: ImageFolder, tmp_path: Path) -> None:
+    images = Kept(photos, tmp_path).images(ALL)
+    again = Kept(photos, tmp_path).images(ALL)
+    assert images is not None
+    assert again is not None
+    for index, (image, other) in enumerate(zip(images, again, strict=True)):
+        np.testing.assert_array_equal(image, photos[index][0])
+        np.testing.assert_array_equal(image, other)
+        assert not other.flags.writeable
+
+
+def test_parts_of_a_keep_and_several_together_are_served_from_it(photos: ImageFolder, tmp_path: Path) -> None:
+    kept = Kept(photos, tmp_path)
+    chosen = np.array([7, 3, 3, 20, 11, 0])
+    planner = Standard(len(chosen), batch_size=3)
+    assert_same(served(kept.subset(chosen), planner=planner), served(photos.subset(chosen), planner=planner))
+    both, planner = Concat([photos, kept]), Standard(2 * NUM_SAMPLES, batch_size=8)
+    assert_same(served(both, planner=planner), served(Concat([photos, photos]), planner=planner))
+    with Loader(both, RECIPE, planner) as loader:
+        for _ in loader:
+            pass
+        assert loader.stats().files == NUM_SAMPLES, "those of the one that is not kept"
+
+
+def test_arrays_of_a_slow_data_set_are_kept(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (NUM_SAMPLES, SIZE, SIZE, 3), np.uint8)
+    source = Counted(Arrays(images, np.arange(NUM_SAMPLES)))
+    kept, recipe = Kept(source, tmp_path), simple(SIZE, raw=True)
+    assert_same(served(kept, recipe), served(Arrays(images, np.arange(NUM_SAMPLES)), recipe))
+    assert sorted(source.asked) == ALL.tolist()
+    with pytest.raises(ConfigurationError, match="this one gives images: pass form='decoded'"):
+        Kept(source, tmp_path / "other", form="encoded")
+
+
+def test_a_changed_file_is_noticed_by_who_begins_later(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "photos", num_samples=NUM_SAMPLES)
+    source = ImageFolder(root)
+    Kept(source, tmp_path / "keep").images(ALL)
+    changed = jpeg(picture(99, height=52, width=61))
+    Path(source.name(4)).write_bytes(changed)
+    images = Kept(source, tmp_path / "keep").images(ALL)
+    assert images is not None
+    np.testing.assert_array_equal(images[4], source[4][0])
+    assert_same(served(Kept(source, tmp_path / "keep")), served(source))
+
+
+@pytest.mark.parametrize("form", ["decoded", "encoded"])
+def test_changed_shards_are_noticed(form: Any, tmp_path: Path) -> None:
+    def shard(first: int) -> TarShards:
+        with tarfile.open(tmp_path / "a.tar", "w") as tar:
+            for number in range(4):
+                for name, content in (
+                    (f"{number}.jpg", jpeg(picture(first + number, height=40, width=40))),
+                    (f"{number}.cls", b"0"),
+                ):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+        return TarShards(str(tmp_path / "a.tar"))
+
+    planner = Standard(4, batch_size=2)
+    served(Kept(shard(0), tmp_path / "keep", form=form), planner=planner)
+    source = shard(10)
+    assert_same(
+        served(Kept(source, tmp_path / "keep", form=form), planner=planner), served(source, planner=planner)
+    )
+
+
+def test_bad_files_are_the_loaders_matter(tmp_path: Path) -> None:
+    root = write_folder(tmp_path / "photos", num_samples=NUM_SAMPLES)
+    source = ImageFolder(root)
+    Path(source.name(3)).write_bytes(b"no image")
+    kept = Kept(source, tmp_path / "keep")
+    with pytest.raises(SampleError, match="sample 3 "):
+        served(kept)
+    replaced = BadSamplePolicy("replace")
+    assert_same(served(kept, bad_samples=replaced), served(source, bad_samples=replaced))
+    small = BadSamplePolicy("replace", max_pixels=2500)
+    assert_same(served(kept, bad_samples=small), served(source, bad_samples=small))
+
+
+def test_a_folder_holds_one_form_of_one_source(photos: ImageFolder, tmp_path: Path) -> None:
+    Kept(photos, tmp_path / "keep")
+    with pytest.raises(StoreError, match="holds another: form 'decoded', not 'encoded'"):
+        Kept(photos, tmp_path / "keep", form="encoded")
+    with pytest.raises(StoreError, match="holds another: num_samples"):
+        Kept(photos.subset([0, 1]), tmp_path / "keep")
+    with pytest.raises(ConfigurationError, match="form must be one of"):
+        Kept(photos, tmp_path, form="decode")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="path must be the path of a folder, got 3"):
+        Kept(photos, 3)  # type: ignore[arg-type]
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match="must be one that can be read, written and locked, but"):
+        Kept(photos, tmp_path / "file")
+    (tmp_path / "keep" / "keep.json").write_text("{")
+    with pytest.raises(StoreError, match="is damaged: delete the folder"):
+        Kept(photos, tmp_path / "keep")
+
+
+def test_a_keep_can_be_sent_to_a_process_and_survives_a_fork(photos: ImageFolder, tmp_path: Path) -> None:
+    kept = Kept(photos, tmp_path)
+    kept.images(ALL[:5])
+    assert_same(served(pickle.loads(pickle.dumps(kept))), served(photos))
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        images = kept.read(ALL[:3])
+        os.write(writer, bytes([len(images)]))
+        os._exit(0)
+    assert os.read(reader, 1) == b"\3"
+    os.wait()
+
+
+def test_a_claim_is_one_processs_and_ends_with_it(tmp_path: Path) -> None:
+    folder = KeepFolder(tmp_path, {}, 10, 1 << 20)
+    program = (
+        "import sys, time; from pathlib import Path; from dalirefurb.keep.folder import KeepFolder;"
+        "folder = KeepFolder(Path(sys.argv[1]), {}, 10, 1 << 20);"
+        "print(folder.claim([3, 4, 5], 2), flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"[3, 4]\n"
+        assert folder.claim([3, 4, 5, 6], 4) == [5, 6]
+        folder.release([5])
+        assert folder.claim([5, 6], 4) == [5], "a thread does not take what another one makes"
+        other.kill()
+        other.wait()
+        assert folder.claim([3, 4], 4) == [3, 4]
+
+
+def test_there_is_room_for_so_many_bytes_and_what_came_first_stays(tmp_path: Path) -> None:
+    folder, none = KeepFolder(tmp_path, {}, 10, 1000), np.zeros(10, np.uint64)
+    image = np.arange(300, dtype=np.uint8).reshape(10, 10, 3)
+    assert [folder.put(index, 0, image) for index in range(4)] == [True, True, True, False]
+    assert folder.full
+    samples, kept = folder.find(np.arange(10), none)
+    assert kept.tolist() == [True] * 3 + [False] * 7
+    for sample in samples[:3]:
+        np.testing.assert_array_equal(sample, image)
+    larger = KeepFolder(tmp_path, {}, 10, 2000)
+    assert larger.put(4, 0, image[:5])
+    samples, kept = folder.find(np.array([4, 5]), none[:2])
+    assert kept.tolist() == [True, False]
+    np.testing.assert_array_equal(samples[0], image[:5])
+
+
+@pytest.mark.parametrize("form", ["decoded", "encoded"])
+def test_processes_that_are_killed_leave_no_wrong_sample(form: str, photos: ImageFolder, tmp_path: Path) -> None:
+    """Four fill one folder, and one after the other of them is killed and begun anew."""
+    killed, program = int(os.environ.get("DALIREFURB_KILLED_KEEPERS", "12")), (
+        "import sys, numpy as np; from dalirefurb import ImageFolder, Kept\n"
+        "from tests.keep.test_kept import Logged\n"
+        "kept = Kept(Logged(ImageFolder(sys.argv[1]), sys.argv[4]), sys.argv[2], form=sys.argv[3])\n"
+        "ask = kept.images if sys.argv[3] == 'decoded' else kept.read\n"
+        "rng = np.random.default_rng(int(sys.argv[5]))\n"
+        "print('begun', flush=True)\n"
+        "for _ in range(20):\n"
+        "    for part in np.array_split(rng.permutation(len(kept)), 4): ask(part)\n"
+    )
+    log, keep = tmp_path / "log", tmp_path / "keep"
+
+    def start(seed: int) -> subprocess.Popen[bytes]:
+        arguments = [str(photos._root), str(keep), form, str(log), str(seed)]
+        return subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE)
+
+    rng = np.random.default_rng(0)
+    running = [start(seed) for seed in range(4)]
+    for number in range(killed):
+        place = number % 4
+        stdout = running[place].stdout
+        assert stdout is not None
+        stdout.readline()
+        time.sleep(rng.random() * 0.05)
+        running[place].send_signal(signal.SIGKILL)
+        running[place].wait()
+        stdout.close()
+        running[place] = start(4 + number)
+    for process in running:
+        process.communicate()
+        assert process.returncode == 0
+    kept = Kept(photos, keep, form=form)  # type: ignore[arg-type]
+    samples = kept.images(ALL) if form == "decoded" else kept.read(ALL)
+    assert samples is not None
+    for index, (sample, file) in enumerate(zip(samples, photos.read(ALL), strict=True)):
+        np.testing.assert_array_equal(sample, photos[index][0] if form == "decoded" else file)
+    made = np.bincount(np.fromfile(log, np.int64), minlength=NUM_SAMPLES)
+    assert made.min() >= 1
+    assert (made - 1).sum() <= 16 * killed, "only what a killed one had claimed is made again"
+
+
+class Logged(Counted):
+    """A source that writes down what is read of it, for several processes."""
+
+    def __init__(self, source: Source, log: str) -> None:
+        super().__init__(source)
+        self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+        os.write(self._log, indices.astype(np.int64).tobytes())
+        return super().read(indices)
+
+
+def test_several_processes_make_each_sample_once(photos: ImageFolder, tmp_path: Path) -> None:
+    program = (
+        "import sys, numpy as np; from dalirefurb import ImageFolder, Kept\n"
+        "from tests.keep.test_kept import Logged\n"
+        "kept = Kept(Logged(ImageFolder(sys.argv[1]), sys.argv[3]), sys.argv[2])\n"
+        "for part in np.array_split(np.arange(len(kept)), 4): kept.images(part)\n"
+    )
+    arguments = [str(photos._root), str(tmp_path / "keep"), str(tmp_path / "log")]
+    processes = [subprocess.Popen([sys.executable, "-c", program, *arguments]) for _ in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
+    assert sorted(np.fromfile(tmp_path / "log", np.int64).tolist()) == ALL.tolist()
+
+
+def test_a_disk_without_room_is_warned_of_once_and_serves_the_same(
+    photos: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept(photos, tmp_path)
+    kept.images(ALL[:4])
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("dalirefurb.keep.folder._write", full)
+    with pytest.warns(UserWarning, match=r"cannot be written \(No space left on device\)") as caught:
+        assert_same(served(kept), served(photos))
+    assert sum("cannot be written" in str(each.message) for each in caught) == 1
+
+
+def test_a_folder_that_was_removed_is_an_empty_one_to_who_begins_later(photos: ImageFolder, tmp_path: Path) -> None:
+    kept = Kept(photos, tmp_path / "keep")
+    kept.images(ALL)
+    shutil.rmtree(tmp_path / "keep")
+    assert_same(served(kept), served(photos))
+    assert_same(served(Kept(photos, tmp_path / "keep")), served(photos))
+
+
+def test_other_paths_of_the_same_files_are_another_source(photos: ImageFolder, tmp_path: Path) -> None:
+    names = [photos.name(index) for index in range(NUM_SAMPLES)]
+    Kept(FileList(names, photos.labels), tmp_path)
+    with pytest.raises(StoreError, match=r"source\.labels"):
+        Kept(FileList(names, photos.labels + 1), tmp_path)

@@ -1,0 +1,70 @@
+"""A keep can be filled, looked at, verified and deleted from outside, also while it is in use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dalirefurb import ImageFolder, Kept
+from dalirefurb.cli import main
+from dalirefurb.keep import upkeep
+from tests.pictures import write_folder
+
+COUNT = 7
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "photos", num_samples=COUNT)
+
+
+def test_the_command_line_fills_looks_at_verifies_and_deletes(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep = tmp_path / "keep"
+    assert main(["keep", str(photos), str(keep)]) == 0
+    said = capsys.readouterr().out
+    assert f"{keep} has 7 of 7 samples" in said
+    assert f"source = Kept(ImageFolder({str(photos)!r}), {str(keep)!r}, form='decoded')" in said
+    assert main(["cache", "inspect", str(keep)]) == 0
+    said = capsys.readouterr().out
+    assert "kept         7 of 7 samples, decoded\n" in said
+    assert '"source": "ImageFolder"' in said
+    assert main(["cache", "verify", str(keep)]) == 0
+    assert capsys.readouterr().out == f"{keep} is intact: 7 samples\n"
+    data = np.memmap(keep / "data", np.uint8, "r+")
+    data[100] ^= 255
+    data.flush()
+    assert main(["cache", "verify", str(keep)]) == 1
+    assert "6 intact, 1 damaged, the first is sample " in capsys.readouterr().out
+    assert main(["cache", "purge", str(keep)]) == 0
+    assert "is deleted: " in capsys.readouterr().out
+    assert not keep.exists()
+    assert main(["cache", "purge", str(keep)]) == 2
+
+
+def test_room_is_as_the_command_line_says(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keep", str(photos), str(tmp_path / "keep"), "--size", "30KB", "--form", "encoded"]) == 0
+    found = upkeep.inspect(tmp_path / "keep")
+    assert 0 < found.kept < COUNT
+    assert found.nbytes <= 30_000
+    assert f"has {found.kept} of 7 samples" in capsys.readouterr().out
+    assert main(["keep", str(photos), str(tmp_path / "other"), "--size", "much"]) == 2
+
+
+def test_what_else_lies_in_the_folder_is_left_alone(photos: Path, tmp_path: Path) -> None:
+    keep = tmp_path / "keep"
+    Kept(ImageFolder(photos), keep).fill()
+    (keep / "letter.txt").write_text("mine")
+    upkeep.purge(keep)
+    assert [path.name for path in keep.iterdir()] == ["letter.txt"]
+
+
+def test_broken_files_are_not_kept_and_do_not_keep_others_from_it(photos: Path, tmp_path: Path) -> None:
+    source = ImageFolder(photos)
+    Path(source.name(2)).write_bytes(b"no image")
+    done: list[int] = []
+    assert Kept(source, tmp_path / "keep").fill(told=done.append) == COUNT - 1
+    assert done == [COUNT]

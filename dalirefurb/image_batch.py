@@ -163,6 +163,13 @@ class Images(Sequence[NDArray[Any]]):
         return array
 
 
+def decoded_rows(samples: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    """Return which of some samples are images, and not encoded, int64 of shape (d,)."""
+    if isinstance(samples, Images):
+        return np.arange(len(samples))
+    return np.array([row for row, sample in enumerate(samples) if sample.ndim == 3], np.int64)
+
+
 def row_addresses(array: NDArray[Any], rows: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
     """Return the address of each of some rows of an array, shape (n,); of all if None."""
     start: int = array.__array_interface__["data"][0]

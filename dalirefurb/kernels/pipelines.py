@@ -28,6 +28,7 @@ from nvidia.dali.pipeline import Pipeline
 
 from dalirefurb.dali import REPLICA_OPTIONS, Feed, Graph, GraphError, Input, Replica
 from dalirefurb.dali.insides import operator_of_addresses, run_signature, setup_signature
+from dalirefurb.image_batch import decoded_rows
 from dalirefurb.kernels.llvm import c_function, memory, source_digest
 from dalirefurb.kernels.program import Work
 from dalirefurb.kernels.record import WORK
@@ -215,7 +216,7 @@ class DecodePipelines:
         """
         rows, encoded = np.arange(work.count), _NO_ROWS
         if self._decoding and work.computed:
-            encoded = np.array([row for row, sample in enumerate(feeds["sample"]) if sample.ndim == 1], np.int64)
+            encoded = np.delete(rows[: work.computed], decoded_rows(feeds["sample"]))
         if not len(encoded):
             self._direct.submit(work.part(_mixed(rows[: work.computed], rows[work.computed :])), {})
             self._running.append([(self._direct, _NO_ROWS)])

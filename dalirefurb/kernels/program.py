@@ -14,7 +14,7 @@ from dalirefurb.augment.output import Output
 from dalirefurb.augment.stage import Sizes
 from dalirefurb.dali import Feed, GraphError
 from dalirefurb.errors import LoaderError
-from dalirefurb.image_batch import Images, Places
+from dalirefurb.image_batch import Images, Places, decoded_rows
 from dalirefurb.kernels.buffers import ALIGNMENT
 from dalirefurb.kernels.kernel import compile_kernel, compile_own, kernel_named
 from dalirefurb.kernels.kernel_op import WIDTH, KernelOp
@@ -239,9 +239,10 @@ class KernelProgram:
             return images.places
         sizes = np.array(feeds["sizes" if self._window is None else f"{self._window}/shape"], np.int64)
         addresses = np.zeros(len(sizes), np.int64)
-        decoded = [row for row, sample in enumerate(feeds["sample"]) if sample.ndim == 3]
-        if decoded:
-            addresses[decoded], sizes[decoded] = Images([feeds["sample"][row] for row in decoded]).places
+        samples = feeds["sample"]
+        if len(decoded := decoded_rows(samples)):
+            whole = samples if isinstance(samples, Images) else Images([samples[row] for row in decoded])
+            addresses[decoded], sizes[decoded] = whole.places
         return Places(addresses, sizes)
 
     def _sizes_of(self, entering: NDArray[np.int64], pinned: NDArray[np.int64]) -> tuple[NDArray[np.int64], Scratch]:

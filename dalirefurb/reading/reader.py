@@ -248,6 +248,8 @@ class Reader:
         sizes = images.places.sizes
         pixels = sizes.prod(axis=1)
         rest = np.flatnonzero((pixels == 0) | (self.max_pixels is not None and pixels > (self.max_pixels or 0)))
+        if not len(rest) and self._passes_images:
+            return Samples(images, sizes[:, 0], sizes[:, 1], indices, images)
         data = [*images]
         if len(rest):
             read = self._looked_at(indices[rest], ())

@@ -189,12 +189,10 @@ class KeepFolder:
         self._checked[index] = True
         return True
 
-    def claim(self, indices: Iterable[int], most: int) -> list[int]:
-        """Claim samples that nobody makes now, so that nobody else does; return which of them, `most` at most."""
+    def claim(self, indices: Iterable[int]) -> list[int]:
+        """Claim samples that nobody makes now, so that nobody else does; return which of them."""
         claimed: list[int] = []
         for index in indices:
-            if len(claimed) == most:
-                break
             with self._lock:
                 if index in self._claimed or not _locked(self._room, _CLAIMS + index):
                     continue

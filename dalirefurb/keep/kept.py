@@ -36,9 +36,6 @@ Form = Literal["decoded", "encoded"]
 Make = Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint8]]]
 """Makes samples, (n,); of what is not to be kept it makes `NOT_AT_HAND`."""
 
-_AT_A_TIME = 16
-"""Samples that a thread claims: what others claim of a batch meanwhile is made side by side."""
-
 _LEAST_PATIENCE_S = 1.0
 _POLL_S = 0.002
 
@@ -231,9 +228,7 @@ class Kept(Source):
         samples: dict[int, NDArray[np.uint8]] = {}
         waits_until = None
         while len(indices) and not folder.full:
-            # Who serves the same batch at the same time begins elsewhere.
-            turn = os.getpid() % len(indices)
-            claimed = folder.claim(np.roll(indices, -turn).tolist(), _AT_A_TIME)
+            claimed = folder.claim(indices.tolist())
             try:
                 rows = np.flatnonzero(np.isin(indices, claimed))
                 there, kept = folder.find(indices[rows], stamps[rows])  # Somebody may just have kept it.

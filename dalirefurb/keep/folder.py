@@ -11,6 +11,7 @@ believed names a sample that is whole. Who is killed leaves room that nobody use
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import json
@@ -22,6 +23,7 @@ import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +111,6 @@ class KeepFolder:
                 f"({error.strerror}): pass a folder on a local disk, or in /dev/shm"
             ) from error
         self._table = np.frombuffer(table, RECORD)
-        self._map: mmap.mmap | None = None
         self._data = np.empty(0, np.uint8)
 
     @property
@@ -255,20 +256,28 @@ class KeepFolder:
         ends = records["start"] + records["nbytes"]
         try:
             if int(ends.max()) > len(self._data):
-                with self._lock:
-                    self._map = mmap.mmap(self._data_file, 0, access=mmap.ACCESS_READ)
-                    self._data = np.frombuffer(self._map, np.uint8)
-            assert self._map is not None
-            if int(ends.max()) > len(self._data):
-                return False
-            first = records["start"] // _PAGE * _PAGE
-            for start, length in zip(first.tolist(), (ends - first).tolist(), strict=True):
-                self._map.madvise(_POPULATE_READ, start, length)
-        except (OSError, ValueError) as error:
-            if getattr(error, "errno", None) == errno.EINVAL:  # An older kernel reads when it is looked at.
-                return True
+                data = mmap.mmap(self._data_file, 0, access=mmap.ACCESS_READ)
+                self._data = np.frombuffer(data, np.uint8)
+        except (OSError, ValueError):
             return False
+        data = self._data
+        if int(ends.max()) > len(data):
+            return False
+        first, advise = records["start"] // _PAGE * _PAGE, _advise()
+        begin: int = data.__array_interface__["data"][0]
+        for start, length in zip(first.tolist(), (ends - first).tolist(), strict=True):
+            # An older kernel knows no such advice, and reads when it is looked at.
+            if advise(begin + start, length, _POPULATE_READ) != 0 and ctypes.get_errno() != errno.EINVAL:
+                return False
         return True
+
+
+@cache
+def _advise() -> Any:
+    """Return the system's `madvise`, for which Python's lock is let go: a disk may be slow."""
+    advise = ctypes.CDLL(None, use_errno=True).madvise
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return advise
 
 
 def _samples(data: NDArray[np.uint8], records: Records) -> Images:

@@ -149,15 +149,16 @@ class KeepFolder:
         fresh = ~self._checked[indices]
         kept &= ~fresh | (records["stamp"] == stamps)
         rows = np.flatnonzero(kept)
-        if len(rows) and not self._bring(records[rows]):
-            kept[:] = False
+        data = self._brought(records[rows]) if len(rows) else self._data
+        if data is None:
+            kept[:], data = False, self._data
         new = np.flatnonzero(kept & fresh)
         for row, record in zip(new.tolist(), records[new], strict=True):
             start, end = int(record["start"]), int(record["start"] + record["nbytes"])
-            kept[row] = xxh3_64_intdigest(self._data.data[start:end]) == record["digest"]
+            kept[row] = xxh3_64_intdigest(data.data[start:end]) == record["digest"]
         self._checked[indices[new]] = kept[new]
         records[~kept] = 0
-        return _samples(self._data, records), kept
+        return _samples(data, records), kept
 
     def put(self, index: int, stamp: int, sample: NDArray[np.uint8]) -> bool:
         """Keep a sample that is claimed; return whether there is room for it.
@@ -251,25 +252,24 @@ class KeepFolder:
             finally:
                 _unlock(self._room, _ROOM)
 
-    def _bring(self, records: Records) -> bool:
-        """Have samples in memory, where they can be looked at; return whether they are."""
-        ends = records["start"] + records["nbytes"]
-        try:
-            if int(ends.max()) > len(self._data):
-                data = mmap.mmap(self._data_file, 0, access=mmap.ACCESS_READ)
-                self._data = np.frombuffer(data, np.uint8)
-        except (OSError, ValueError):
-            return False
-        data = self._data
+    def _brought(self, records: Records) -> NDArray[np.uint8] | None:
+        """Have samples in memory, and return the data, where they can be looked at now; None if they cannot be had."""
+        ends, data = records["start"] + records["nbytes"], self._data
         if int(ends.max()) > len(data):
-            return False
+            try:
+                data = np.frombuffer(mmap.mmap(self._data_file, 0, access=mmap.ACCESS_READ), np.uint8)
+            except (OSError, ValueError):
+                return None
+            self._data = data
+        if int(ends.max()) > len(data):
+            return None
         first, advise = records["start"] // _PAGE * _PAGE, _advise()
         begin: int = data.__array_interface__["data"][0]
         for start, length in zip(first.tolist(), (ends - first).tolist(), strict=True):
             # An older kernel knows no such advice, and reads when it is looked at.
             if advise(begin + start, length, _POPULATE_READ) != 0 and ctypes.get_errno() != errno.EINVAL:
-                return False
-        return True
+                return None
+        return data
 
 
 @cache

@@ -33,7 +33,7 @@ import stock_dali
 from claims import Claim, Speeds, Spread, claim_table, say, table
 from experiment import Experiment, Options
 from harness import Entrant, MadeAnew
-from loaders import STANDARD, Loading, LoaderTurns, default_placement, reuse
+from loaders import STANDARD, LoaderTurns, Loading, default_placement, reuse
 from PIL import Image
 from sources import repeated
 
@@ -101,9 +101,7 @@ def compare(config: Config, subsampling: str, source: FileList, memory: Path, di
         for name, (read, plan) in parts.items():
             turns.append(LoaderTurns(stack, name, read, config.recipe(), planners[plan]))
             turns[-1].settle()
-        stock: Entrant = MadeAnew(
-            stock_dali.NEAREST, lambda: stock_dali.stock(config, source, default_placement())
-        )
+        stock: Entrant = MadeAnew(stock_dali.NEAREST, lambda: stock_dali.stock(config, source, default_placement()))
         slices = harness.interleave([stock, *turns], rounds=config.rounds, timed_batches=config.timed_batches)
     speeds = harness.speeds_of(slices)
     judged = claims(config, subsampling, speeds)

@@ -163,7 +163,7 @@ class Images(Sequence[NDArray[Any]]):
         return array
 
 
-def decoded_rows(samples: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+def decoded_rows(samples: Sequence[NDArray[Any]] | NDArray[Any]) -> NDArray[np.int64]:
     """Return which of some samples are images, and not encoded, int64 of shape (d,)."""
     if isinstance(samples, Images):
         return np.arange(len(samples))

@@ -285,7 +285,9 @@ def _add_keep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--form", choices=("decoded", "encoded"), default="decoded", help="images, or files as they are (decoded)"
     )
-    parser.add_argument("--size", default="80%", metavar="BUDGET", help='bytes at most, such as "200GB" (80%% of the disk)')
+    parser.add_argument(
+        "--size", default="80%", metavar="BUDGET", help='bytes at most, such as "200GB" (80%% of the disk)'
+    )
 
 
 def _add_cache(parser: argparse.ArgumentParser) -> None:
@@ -296,7 +298,9 @@ def _add_cache(parser: argparse.ArgumentParser) -> None:
         (maintenance.purge, "delete it, unless it is in use, or no store"),
     ):
         made = parsers.add_parser(function.__name__, help=summary, description=f"{summary.capitalize()}.")
-        made.add_argument("path", type=path, metavar="PATH", help="the file that DiskStore(PATH) was given, or Kept's folder")
+        made.add_argument(
+            "path", type=path, metavar="PATH", help="the file that DiskStore(PATH) was given, or Kept's folder"
+        )
         made.set_defaults(command=function)
 
 

@@ -93,7 +93,8 @@ def keep(options: argparse.Namespace) -> None:
     done = [0]
     with without_codec_noise(), waiting("keeping", lambda: f": {max(done):,} of {len(source):,}"):
         count = kept.fill(told=lambda number: done.append(number))
-    say(f"{escaped(options.path)} has {count:,} of {len(source):,} samples, {amount(keeping.inspect(options.path).nbytes)}")
+    nbytes = keeping.inspect(options.path).nbytes
+    say(f"{escaped(options.path)} has {count:,} of {len(source):,} samples, {amount(nbytes)}")
     say(f"source = Kept(ImageFolder({str(options.folder)!r}), {str(options.path)!r}, form={options.form!r})")
 
 

@@ -46,8 +46,8 @@ RECORD = np.dtype(
         ("check", "<u8"),
     ]
 )
-"""Where a sample lies in the data, its bytes, and its size in pixels, 0 of one that is encoded; what it was made of, see
-`Source.stamps`; a checksum of its bytes, and one of all that. Of a sample that is not kept there are zeros."""
+"""Where a sample lies in the data, its bytes, and its size in pixels, 0 of one that is encoded; what it was made of,
+see `Source.stamps`; a checksum of its bytes, and one of all that. Of a sample that is not kept there are zeros."""
 
 IDENTITY = "keep.json"
 FILES = (IDENTITY, f"{IDENTITY}.new", "records", "data", "room")

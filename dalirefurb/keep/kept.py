@@ -33,7 +33,7 @@ from dalirefurb.system.cores import usable_cores
 Form = Literal["decoded", "encoded"]
 """In which form samples are kept: as images, or as bytes that were read."""
 
-Make = Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint8]]]
+Make = Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint8]] | NDArray[np.uint8]]
 """Makes samples, (n,); of what is not to be kept it makes `NOT_AT_HAND`."""
 
 _LEAST_PATIENCE_S = 1.0
@@ -72,7 +72,9 @@ class Kept(Source):
         self, source: Source, path: str | os.PathLike[str], *, form: Form = "decoded", size: Budget = "80%"
     ) -> None:
         require(isinstance(source, Source), "source", "a Source", source, "pass such as ImageFolder(folder)")
-        require(isinstance(path, (str, os.PathLike)), "path", "the path of a folder", path, "pass such as '/local/keep'")
+        require(
+            isinstance(path, (str, os.PathLike)), "path", "the path of a folder", path, "pass such as '/local/keep'"
+        )
         require(form in get_args(Form), "form", f"one of {get_args(Form)}", form, "'decoded' saves decoding, too")
         if form == "encoded" and not source.encoded:
             raise ConfigurationError(
@@ -100,7 +102,7 @@ class Kept(Source):
             return None
         if self._form == "encoded":
             return self._source.images(rows)
-        return self._kept(rows, self._decoded, raises=False)
+        return self._kept(rows, self._decoded_now, raises=False)
 
     def fill(self, *, told: Callable[[int], object] = lambda done: None) -> int:
         """Keep all samples now that there is room for, with a thread for each core and some more.
@@ -180,7 +182,9 @@ class Kept(Source):
         content = json.dumps(self._source.content(), sort_keys=True).encode()
         return folder, np.array([xxh3_64_intdigest(content)], np.uint64)
 
-    def _stamps(self, folder: KeepFolder, indices: NDArray[np.int64], of_all: NDArray[np.uint64] | None) -> NDArray[np.uint64]:
+    def _stamps(
+        self, folder: KeepFolder, indices: NDArray[np.int64], of_all: NDArray[np.uint64] | None
+    ) -> NDArray[np.uint64]:
         """Return the stamps of those samples that are looked at for the first time, (n,)."""
         if of_all is not None:
             return np.repeat(of_all, len(indices))
@@ -263,7 +267,7 @@ class Kept(Source):
         self._made_s = (time.monotonic() - began) / len(samples)
         return samples
 
-    def _decoded(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    def _decoded_now(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Read and decode samples; what cannot be is left to the loader, which says why, or does without."""
         own = self._decoders
         if not hasattr(own, "decode"):
@@ -273,7 +277,7 @@ class Kept(Source):
         except SampleError:
             if len(indices) == 1:
                 return [NOT_AT_HAND]
-            return [image for index in indices for image in self._decoded(index[np.newaxis])]
+            return [image for index in indices for image in self._decoded_now(index[np.newaxis])]
         except Exception:  # A loader asks again, and has patience.
             return [NOT_AT_HAND] * len(indices)
         return [

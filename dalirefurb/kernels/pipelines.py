@@ -35,8 +35,8 @@ from dalirefurb.kernels.record import WORK
 from dalirefurb.kernels.thread_pool import KernelThreadPool, share
 
 TASK = np.dtype([("work", np.int64), ("rows", np.int64), ("pool", np.int64), ("wrong", np.int64)])
-"""What the operator is given: the address of a `WORK`, and of which of its batch's rows were decoded, int64; the address
-of a `POOL`; and where it says how many rows are of the size that is expected, before one that is not."""
+"""What the operator is given: the address of a `WORK`, and of which of its batch's rows were decoded, int64; the
+address of a `POOL`; and where it says how many rows are of the size that is expected, before one that is not."""
 
 _NO_ROWS = np.empty(0, np.int64)
 
@@ -222,11 +222,11 @@ class DecodePipelines:
             self._running.append([(self._direct, _NO_ROWS)])
             return
         shares = [encoded[start:stop] for start, stop in pairwise(self._bounds(_some(feeds["sample"], encoded)))]
-        pipelines = [(pipeline, share) for pipeline, share in zip(self._decoding, shares, strict=True) if len(share)]
+        pipelines = [(pipeline, own) for pipeline, own in zip(self._decoding, shares, strict=True) if len(own)]
         at_hand = np.array_split(np.delete(rows, encoded), len(pipelines))
-        for (pipeline, share), others in zip(pipelines, at_hand, strict=True):
-            some = {name: _some(feed, share) for name, feed in feeds.items()}
-            pipeline.submit(work.part(_mixed(share, others)), some, share)
+        for (pipeline, own), others in zip(pipelines, at_hand, strict=True):
+            some = {name: _some(feed, own) for name, feed in feeds.items()}
+            pipeline.submit(work.part(_mixed(own, others)), some, own)
         self._running.append(pipelines)
 
     def _bounds(self, samples: Feed) -> list[int]:

@@ -234,7 +234,7 @@ class KernelProgram:
         return Work(record, count, computed, partials, scratch, arrays["done"], _NOWHERE, kept)
 
     def _places(self, feeds: Mapping[str, Feed], images: Images | None) -> Places:
-        """Return the places of what enters; of what is yet to be decoded, no address, and the size that it will have."""
+        """Return the places of what enters; what is yet to be decoded has no address, but its size to come."""
         if images is not None:
             return images.places
         sizes = np.array(feeds["sizes" if self._window is None else f"{self._window}/shape"], np.int64)

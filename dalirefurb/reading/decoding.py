@@ -16,9 +16,7 @@ from dalirefurb.source.levels import Levels
 __all__ = ["Refused", "decoded"]
 
 
-def decoded(
-    encoded: NDArray[np.uint8], levels: Levels, name: str, decode: Decoder | None = None
-) -> NDArray[np.uint8]:
+def decoded(encoded: NDArray[np.uint8], levels: Levels, name: str, decode: Decoder | None = None) -> NDArray[np.uint8]:
     """Return the image, uint8 of shape (height, width, 3), upright.
 
     Args:

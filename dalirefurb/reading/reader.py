@@ -28,8 +28,8 @@ class Samples:
     """What a source gave for some rows.
 
     Attributes:
-        data: Encoded images, each uint8 of shape (length,), or decoded images, each HWC uint8; one per row. Among encoded
-            ones some may be decoded, where the reader passes these on.
+        data: Encoded images, each uint8 of shape (length,), or decoded images, each HWC uint8; one per row. Among
+            encoded ones some may be decoded, where the reader passes these on.
         heights: Heights of the images in pixels, EXIF orientation applied, int64 of shape (n,).
         widths: Widths of the images in pixels, EXIF orientation applied, int64 of shape (n,).
         indices: Indices of the samples that were asked for, or of what replaces them, int64 of shape (n,).

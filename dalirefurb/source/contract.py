@@ -145,7 +145,7 @@ class Source(metaclass=Explained):
         return {}
 
     def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-        """Tell samples as they are now from what they were, uint64 of shape (n,); None: `content` does, of all together.
+        """Tell samples as they are from what they were, uint64 of shape (n,); None: `content` does, of all together.
 
         What keeps samples one by one, such as `Kept`, asks for it.
         """

@@ -46,10 +46,10 @@ def test_the_command_line_fills_looks_at_verifies_and_deletes(
 
 
 def test_room_is_as_the_command_line_says(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["keep", str(photos), str(tmp_path / "keep"), "--size", "30KB", "--form", "encoded"]) == 0
+    assert main(["keep", str(photos), str(tmp_path / "keep"), "--size", "6KB", "--form", "encoded"]) == 0
     found = upkeep.inspect(tmp_path / "keep")
     assert 0 < found.kept < COUNT
-    assert found.nbytes <= 30_000
+    assert found.nbytes <= 6_000
     assert f"has {found.kept} of 7 samples" in capsys.readouterr().out
     assert main(["keep", str(photos), str(tmp_path / "other"), "--size", "much"]) == 2
 

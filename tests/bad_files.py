@@ -14,6 +14,7 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import draw
 from dalirefurb.dali import Graph, Replica, undecodable
 from dalirefurb.planning.planner import Planner
+from dalirefurb.reading.formats import pnm
 from dalirefurb.reading.inspector import Inspector
 from dalirefurb.source import Source
 from dalirefurb.source.levels import Levels
@@ -90,6 +91,11 @@ def replacement(planner: Planner, index: int, version: int, bad: set[int]) -> in
     return next(each for each in (int(owned[int(number * len(owned))]) for number in numbers) if each not in bad)
 
 
+def files_of(samples: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+    """Write what Pillow has decoded as DALI is given it."""
+    return [pnm.written(sample) if sample.ndim == 3 else sample for sample in samples]
+
+
 def expected(source: Source, recipe: Recipe, planner: Planner, *, epochs: int, bad: set[int]) -> Batches:
     """Compute images, labels and indices row by row: each is the image of what replaces it, drawn as sample -1 - i."""
     replica = _replica(recipe)
@@ -108,10 +114,10 @@ def expected(source: Source, recipe: Recipe, planner: Planner, *, epochs: int, b
             inspector, samples = Inspector(len(shown), max_pixels=None, levels=Levels()), list(source.read(shown))
             as_read, rows = list(samples), np.arange(len(shown))
             inspector.look(rows, samples)
-            for row, reason in undecodable(samples):
+            for row, reason in undecodable(files_of(samples)):
                 inspector.give_up(row, row, samples[row], reason)
             heights, widths = inspector.look(rows, as_read)
-            feeds: dict[str, list[NDArray[np.uint8]] | NDArray[np.generic]] = {"sample": as_read}
+            feeds: dict[str, list[NDArray[np.uint8]] | NDArray[np.generic]] = {"sample": files_of(as_read)}
             for stages, numbers in ((recipe.partial, plan.version), (recipe.final, plan.serving)):
                 arrays, heights, widths = draw(
                     stages,

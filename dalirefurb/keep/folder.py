@@ -65,6 +65,7 @@ _POPULATE_READ = 22
 """Of `madvise`, from Linux 5.14 on: brings pages into memory; what cannot be read is an error, and not a signal."""
 
 _PAGE = mmap.PAGESIZE
+_PROBES = 8
 _LOCK = struct.Struct("hhqqi4x")
 """The `struct flock` of Linux: type, whence, start, length, process."""
 
@@ -149,7 +150,7 @@ class KeepFolder:
         fresh = ~self._checked[indices]
         kept &= ~fresh | (records["stamp"] == stamps)
         rows = np.flatnonzero(kept)
-        data = self._brought(records[rows]) if len(rows) else self._data
+        data = self._brought(records[rows], fresh[rows]) if len(rows) else self._data
         if data is None:
             kept[:], data = False, self._data
         new = np.flatnonzero(kept & fresh)
@@ -252,8 +253,11 @@ class KeepFolder:
             finally:
                 _unlock(self._room, _ROOM)
 
-    def _brought(self, records: Records) -> NDArray[np.uint8] | None:
-        """Have samples in memory, and return the data, where they can be looked at now; None if they cannot be had."""
+    def _brought(self, records: Records, fresh: NDArray[np.bool_]) -> NDArray[np.uint8] | None:
+        """Have samples in memory, and return the data, where they can be looked at now; None if they cannot be had.
+
+        Where a few of those that are not fresh tell that all are in memory still, nothing is done about these.
+        """
         ends, data = records["start"] + records["nbytes"], self._data
         if int(ends.max()) > len(data):
             try:
@@ -263,6 +267,8 @@ class KeepFolder:
             self._data = data
         if int(ends.max()) > len(data):
             return None
+        if self._in_memory(records["start"][~fresh]):
+            records, ends = records[fresh], ends[fresh]
         first, advise = records["start"] // _PAGE * _PAGE, _advise()
         begin: int = data.__array_interface__["data"][0]
         for start, length in zip(first.tolist(), (ends - first).tolist(), strict=True):
@@ -270,6 +276,18 @@ class KeepFolder:
             if advise(begin + start, length, _POPULATE_READ) != 0 and ctypes.get_errno() != errno.EINVAL:
                 return None
         return data
+
+    def _in_memory(self, starts: NDArray[np.uint64]) -> bool:
+        """Tell whether samples that begin here are in memory, by a few of them; where it is not told, they are."""
+        return all(map(self._is_at_hand, starts[:: max(1, len(starts) // _PROBES)].tolist()))
+
+    def _is_at_hand(self, place: int) -> bool:
+        try:
+            return os.preadv(self._data_file, (bytearray(1),), place, os.RWF_NOWAIT) == 1
+        except BlockingIOError:
+            return False
+        except (OSError, AttributeError, NotImplementedError):
+            return True
 
 
 @cache

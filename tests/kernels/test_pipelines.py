@@ -55,6 +55,9 @@ def work_of(computed: int, lent: int = 0, targets: NDArray[np.int64] | None = No
     return Work(record, len(done), computed, Images(()), Scratch(), done, none, kept=targets)
 
 
+NO_ROWS = np.empty(0, np.int64)
+
+
 class Noted:
     """Stands for a lane: it notes which rows it takes. A row of 255 cannot be decoded."""
 
@@ -63,9 +66,9 @@ class Noted:
         self.decoded: list[list[int]] = []
         self._running: deque[NDArray[np.uint8]] = deque()
 
-    def submit(self, work: Work, feeds: Mapping[str, Any], rows: int = 1, first: int = 0) -> None:
+    def submit(self, work: Work, feeds: Mapping[str, Any], rows: NDArray[np.int64] = NO_ROWS) -> None:
         self.taken.append(work.taken.tolist())
-        self.decoded.append(list(range(first, first + rows)))
+        self.decoded.append(rows.tolist())
         self._running.append(np.array([sample[0] for sample in feeds.get("sample", ())], np.uint8))
 
     def collect(self) -> None:
@@ -108,6 +111,20 @@ def test_what_is_lent_comes_between_what_is_computed_and_at_the_end() -> None:
     computed = np.array(rows) < 4
     assert computed[:-LAST].reshape(4, 4).sum(1).tolist() == [1] * 4
     assert not computed[-LAST:].any()
+
+
+@pytest.mark.parametrize("shares", [1, 2])
+def test_images_among_encoded_samples_are_decoded_by_nobody_and_taken_once(shares: int) -> None:
+    lanes, decoding, direct = noted(shares)
+    given = samples(*range(7))
+    for row in (0, 3, 4):
+        given["sample"][row] = np.zeros((2, 2, 3), np.uint8)
+    lanes.submit(work_of(7, 5), given)
+    assert sorted(row for each in decoding for rows in each.taken for row in rows) == list(range(12))
+    assert sorted(row for each in decoding for rows in each.decoded for row in rows) == [1, 2, 5, 6]
+    assert not direct.taken
+    lanes.submit(work_of(2, 1), {"sample": [np.zeros((2, 2, 3), np.uint8)] * 2})
+    assert sorted(direct.taken[0]) == [0, 1, 2]
 
 
 def test_what_needs_no_decoding_goes_to_no_lane_that_decodes() -> None:
@@ -175,9 +192,9 @@ def encoded(*sizes: tuple[int, int]) -> dict[str, Any]:
 def test_an_image_of_another_size_than_its_header_says_is_named_and_nothing_is_written() -> None:
     lane, program = decoding_lane()
     wrong, results = work_for(program, [(20, 30), (30, 20), (20, 30)])
-    lane.submit(wrong, encoded((20, 30), (30, 21), (20, 30)), 3)
+    lane.submit(wrong, encoded((20, 30), (30, 21), (20, 30)), np.arange(3))
     right, others = work_for(program, [(20, 30), (30, 20)])
-    lane.submit(right, encoded((20, 30), (30, 20)), 2)
+    lane.submit(right, encoded((20, 30), (30, 20)), np.arange(2))
     with pytest.raises(GraphError, match="another size than its header says") as caught:
         lane.collect()
     assert caught.value.row == 1
@@ -192,9 +209,9 @@ def test_after_what_cannot_be_decoded_the_lane_goes_on() -> None:
     feeds = encoded((20, 30), (20, 30))
     feeds["sample"][1] = np.zeros(100, np.uint8)
     work, untouched = work_for(program, [(20, 30)] * 2)
-    lane.submit(work, feeds, 2)
+    lane.submit(work, feeds, np.arange(2))
     work, results = work_for(program, [(20, 30)])
-    lane.submit(work, encoded((20, 30)), 1)
+    lane.submit(work, encoded((20, 30)), np.arange(1))
     with pytest.raises(GraphError):
         lane.collect()
     assert (untouched == -1).all()

@@ -13,16 +13,17 @@ Machine: the one it runs on, CPU only; its model, cores and versions are in the 
 Bound: none is known of what a keep saves; reuse factor 3 is at most 3 times what it is put on.
 n: 5 rounds (`--rounds`), each a slice of every contender in turn, at least 4,096 images timed in each.
 
-Files are photographs that this script encodes anew, in both ways, with quality 90. Keeps are filled before.
+Files are photographs as they are, and as this script encodes them anew, in both ways, with quality 90. Keeps are filled
+before.
 
-    python benchmarks/keep.py                        about 10 minutes on 2 cores
+    python benchmarks/keep.py                        about 12 minutes on 2 cores
     python benchmarks/keep.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,7 +41,8 @@ from sources import repeated
 from dalirefurb import FileList, ImageFolder, Kept
 
 IN_MEMORY, ON_DISK = "kept in memory", "kept on disk"
-SUBSAMPLINGS = {"4:2:0": 2, "4:4:4": 0}
+AS_THEY_ARE = "as they are"
+FILES = {AS_THEY_ARE: None, "4:2:0": 2, "4:4:4": 0}
 """How colours are stored in JPEGs, with Pillow's numbers."""
 
 LEAST_GAIN = {"4:2:0": 2.2, "4:4:4": 3.0}
@@ -71,17 +73,19 @@ class Config(Loading):
 def measure(config: Config, options: Options) -> dict[str, Any]:
     """Encode the photographs anew, fill the keeps, and let all take turns."""
     measured: dict[str, Any] = {}
-    for subsampling, number in SUBSAMPLINGS.items():
+    for name, subsampling in FILES.items():
         with ExitStack() as stack:
             files, memory, disk = (
                 Path(stack.enter_context(TemporaryDirectory(dir=folder))) for folder in (None, config.memory, None)
             )
-            encode(options.data, files, number)
-            measured[subsampling] = compare(config, subsampling, repeated(files, config.samples), memory, disk)
-    return measured
+            if subsampling is not None:
+                encode(options.data, files, subsampling)
+            photographs = repeated(options.data if subsampling is None else files, config.samples)
+            measured[name] = compare(config, name, photographs, memory, disk)
+    return {"claims": [claim for each in measured.values() for claim in each.pop("claims")], **measured}
 
 
-def compare(config: Config, subsampling: str, source: FileList, memory: Path, disk: Path) -> dict[str, Any]:
+def compare(config: Config, files: str, source: FileList, memory: Path, disk: Path) -> dict[str, Any]:
     """Fill two keeps, and let all take turns."""
     kept, on_disk = Kept(source, memory / "keep"), Kept(source, disk / "keep")
     for keep in (kept, on_disk):
@@ -104,26 +108,28 @@ def compare(config: Config, subsampling: str, source: FileList, memory: Path, di
         stock: Entrant = MadeAnew(stock_dali.NEAREST, lambda: stock_dali.stock(config, source, default_placement()))
         slices = harness.interleave([stock, *turns], rounds=config.rounds, timed_batches=config.timed_batches)
     speeds = harness.speeds_of(slices)
-    judged = claims(config, subsampling, speeds)
+    judged = claims(config, files, speeds)
     nbytes = sum(each.nbytes for each in kept.images(np.arange(len(kept))) or ())
     say(
-        f"files of {subsampling}, {nbytes / len(kept) / 1e3:.0f} KB an image where they are kept",
+        f"files {files}, {nbytes / len(kept) / 1e3:.0f} KB an image where they are kept",
         table(["contender", "images/s [quartiles]"], [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]),
         claim_table(judged),
     )
     return {"kept_bytes": nbytes / len(kept), "claims": judged, "slices": slices}
 
 
-def claims(config: Config, subsampling: str, speeds: Speeds) -> list[Claim]:
+def claims(config: Config, files: str, speeds: Speeds) -> list[Claim]:
     """Divide figures of one round by each other."""
     factor, reused = config.reuse_factor, reuse(config.reuse_factor)
-    return [
-        Claim.between(speeds, IN_MEMORY, STANDARD, LEAST_GAIN[subsampling]),
+    of_stock = (STANDARD, reused, IN_MEMORY, config.kept_reuse)
+    made = [
+        Claim.between(speeds, IN_MEMORY, STANDARD, LEAST_GAIN.get(files)),
         Claim.between(speeds, ON_DISK, IN_MEMORY, LEAST_ON_DISK),
-        Claim.between(speeds, reused, STANDARD, None, bound=factor),
+        Claim.between(speeds, reused, STANDARD, bound=factor),
         Claim.between(speeds, config.kept_reuse, IN_MEMORY, LEAST_WITH_REUSE, bound=factor),
-        *(Claim.between(speeds, name, stock_dali.NEAREST, None) for name in (STANDARD, IN_MEMORY, config.kept_reuse)),
+        *(Claim.between(speeds, name, stock_dali.NEAREST) for name in of_stock),
     ]
+    return [replace(claim, name=f"{files}: {claim.name}") for claim in made]
 
 
 def encode(data: Path, folder: Path, subsampling: int) -> None:

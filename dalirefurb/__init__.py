@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dalirefurb.engine.rank import Rank as Rank
     from dalirefurb.engine.stats import Stats as Stats
     from dalirefurb.errors import DalirefurbError as DalirefurbError
-    from dalirefurb.keep import Kept as Kept
+    from dalirefurb.keep.kept import Kept as Kept
     from dalirefurb.loader import Loader as Loader
     from dalirefurb.mix import Mix as Mix
     from dalirefurb.planning import AutoAssist as AutoAssist
@@ -65,7 +65,7 @@ _HOMES = {
     "FileList": "source",
     "HuggingFaceImages": "source",
     "ImageFolder": "source",
-    "Kept": "keep",
+    "Kept": "keep.kept",
     "Loader": "loader",
     "MemoryStore": "store",
     "Mix": "mix",

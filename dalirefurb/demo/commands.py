@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,6 +34,10 @@ def train(options: argparse.Namespace) -> None:
     technique = choose(options.technique, options)
     check_alone()
     bad_samples = BadSamplePolicy(options.on_bad_sample, options.quarantine, max_pixels=options.max_pixels)
+    if options.kernels == "numba" and importlib.util.find_spec("numba") is None:  # before a folder is read
+        raise ConfigurationError(
+            "--kernels numba needs Numba, which is not installed: pip install numba, or leave it out"
+        )
     preset = rand_augment(options.size, layers=options.layers, magnitude=options.magnitude, order=options.order)
     recipe = technique.recipe(preset, options.split)
     with waiting(f"reading {escaped(options.folder)}"):

@@ -4,7 +4,3 @@ kept.py      the source that remembers: what is kept is served, what is not is r
 folder.py    the folder that any number of processes read and add to
 upkeep.py    what is in it, whether it is whole, and an end of it
 """
-
-from dalirefurb.keep.kept import Kept
-
-__all__ = ["Kept"]

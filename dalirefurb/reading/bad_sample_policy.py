@@ -11,7 +11,7 @@ from dalirefurb.calls import TakesNumbers
 from dalirefurb.checks import integer, number
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.quarantine import Quarantine
+from dalirefurb.reading.quarantine import Quarantine, check_path
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source.outage import RETRY_S
 
@@ -61,6 +61,8 @@ class BadSamplePolicy(metaclass=TakesNumbers):
                 f"quarantine is for bad samples that are replaced, but on_bad_sample is 'raise' and quarantine "
                 f"{os.fspath(self.quarantine)!r}: pass on_bad_sample='replace', or leave quarantine out"
             )
+        if self.quarantine is not None:
+            check_path(self.quarantine)
         if self.fallback_decoder is not None:
             warnings.warn(
                 "fallback_decoder is no longer of use, since Pillow decodes what DALI is not given: leave it out",

@@ -33,6 +33,25 @@ class BadSample:
     reason: str
 
 
+def check_path(path: str | os.PathLike[str]) -> None:
+    """Refuse what can be no file: perhaps it has no end.
+
+    Raises:
+        ConfigurationError: If there is something else, or no folder for it.
+    """
+    try:
+        there = Path(path).exists()
+        reason = "it is no regular file" if there and not Path(path).is_file() else ""
+        reason = reason or ("" if there or Path(path).parent.is_dir() else "its folder is not there")
+    except OSError as error:
+        reason = str(error.strerror)
+    if reason:
+        raise ConfigurationError(
+            f"quarantine must be a text file that can be read and written, but {path} is not: {reason}: pass the path "
+            f"of a file in a folder that is there"
+        )
+
+
 class Quarantine:
     """Bad samples of one source in a file, which is made if it is not there.
 
@@ -50,9 +69,8 @@ class Quarantine:
         self._num_samples = num_samples
         self._source = hashlib.blake2b(json.dumps(source, sort_keys=True).encode(), digest_size=8).hexdigest()
         self._writable = True
+        check_path(self._path)
         try:
-            if self._path.exists() and not self._path.is_file():  # What is no file has perhaps no end.
-                raise OSError("it is no regular file")
             with self._path.open("a+", encoding="utf-8") as file:
                 file.seek(0)
                 lines = file.readlines()

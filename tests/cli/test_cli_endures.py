@@ -84,7 +84,7 @@ REFUSED = [
     ),
     (
         "train FOLDER --on-bad-sample replace --quarantine no/bad.jsonl",
-        "but no/bad.jsonl is not: [Errno 2] No such file or directory",
+        "but no/bad.jsonl is not: its folder is not there: pass the path of a file in a folder that is there",
     ),
     (
         "train FOLDER --on-bad-sample replace --quarantine .",

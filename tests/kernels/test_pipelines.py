@@ -171,7 +171,7 @@ def decoding_lane() -> tuple[DecodePipeline, KernelProgram]:
 def work_for(program: KernelProgram, sizes: list[tuple[int, int]]) -> tuple[Work, NDArray[Any]]:
     count = len(sizes)
     results = np.full((count, 3, SIZE, SIZE), -1, np.float32)
-    feeds: dict[str, Any] = {"sample": [b"x"] * count, "sizes": np.array(sizes)}
+    feeds: dict[str, Any] = {"sample": [np.zeros(1, np.uint8)] * count, "sizes": np.array(sizes)}
     heights, widths = feeds["sizes"].T
     stages, indices = (Resize(SIZE), CenterCrop(SIZE)), np.arange(count)
     drawn, _, _ = draw(stages, seed=0, indices=indices, numbers=indices, heights=heights, widths=widths)

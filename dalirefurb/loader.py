@@ -16,22 +16,20 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device
 from dalirefurb.calls import Explained, explained
 from dalirefurb.checks import epoch_of
-from dalirefurb.engine.assembler import Assembler
 from dalirefurb.engine.backend_factory import Devices, Kernels, choose_kernels
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.batch_tensors import Batch, BatchTensors
-from dalirefurb.engine.build import Assembly, assemble
+from dalirefurb.engine.build import Assembler
 from dalirefurb.engine.checkpoint import restored, saved
 from dalirefurb.engine.configuration import Configuration, check_kinds
 from dalirefurb.engine.cursor import Cursor
 from dalirefurb.engine.data_loader_shape import DataLoaderShape
 from dalirefurb.engine.diagnosis import NOTHING_SERVED, Diagnosis
-from dalirefurb.engine.feedback import Feedback
-from dalirefurb.engine.prefetch import Depths, Prefetch
+from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.rank import Rank, chosen
 from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import ConfigurationError, LoaderError
-from dalirefurb.planning.assistant import AssistantReport
+from dalirefurb.planning.assistant import Assistant, AssistantReport
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.quarantine import BadSample
@@ -110,20 +108,15 @@ class Loader(DataLoaderShape, metaclass=Explained):
             )
         devices = Devices(partial_device, final_device)
         kernels = choose_kernels(kernels, recipe, devices)
-        configuration = Configuration(source, recipe, planner, store, devices, kernels, bad_samples, pin_memory)
-        choose_depths = configuration.choose_depths(prefetch)
+        stored = store is not None
+        configuration = Configuration(source, recipe, planner, stored, devices, kernels, bad_samples, pin_memory)
         fingerprint = configuration.fingerprint
         self.source, self.recipe, self.planner = source, recipe, planner
         self._kernels = kernels
         self._tensors = BatchTensors(configuration.labels(), with_indices, pin_memory, recipe.output.dtype)
         self._substitutes = substitutes = bad_samples.substitutes(planner, source=fingerprint["source"])
-
-        def assembled(part: Planner, depths: Depths) -> Assembly:
-            return assemble(configuration, part, depths, prefetch, substitutes)
-
         self._fingerprint = json.dumps(fingerprint)
-        self._assembler = Assembler(planner, chosen=chosen(rank), choose_depths=choose_depths, assemble=assembled)
-        self._feedback = Feedback(planner, self._assembler)
+        self._assembler = Assembler(configuration, store, prefetch, substitutes, chosen(rank))
         self._cursor = Cursor()
         self._owner_pid = os.getpid()
         self._finalizer = weakref.finalize(self, self._assembler.shutdown)
@@ -152,7 +145,7 @@ class Loader(DataLoaderShape, metaclass=Explained):
         """Begin an epoch: the next one, also if the present one was left early."""
         self._check_usable()
         self._assembler.get()
-        self._feedback.check_observed("the next one is served")
+        self._check_observed("the next one is served")
         return self._cursor.begin_pass(self._serve)
 
     def set_epoch(self, epoch: int) -> None:
@@ -190,9 +183,10 @@ class Loader(DataLoaderShape, metaclass=Explained):
         Raises:
             LoaderError: If the losses of the last batch were not observed.
         """
-        self._feedback.check_observed("the state is taken")
-        assistant, division = self._feedback.state(), self._assembler.divided.division
-        state = saved(self._cursor.position, self._own_fingerprint(), assistant, division=division)
+        self._check_observed("the state is taken")
+        assistant, division = self._assistant, self._assembler.divided.division
+        seen = None if assistant is None else assistant.state()
+        state = saved(self._cursor.position, self._own_fingerprint(), seen, division=division)
         bad = [[each.index, each.name, each.reason] for each in self.bad_samples()]
         return {**state, "bad_samples": bad} if bad else state
 
@@ -212,7 +206,10 @@ class Loader(DataLoaderShape, metaclass=Explained):
         position = restored(state, fingerprint, num_batches=len(self), assisted=assisted, division=division)
         if self._substitutes is not None:
             self._substitutes.restore(state.get("bad_samples", ()))
-        self._feedback.restore(state)
+        if (assistant := self._assistant) is not None:
+            self._assembler.get().stop()  # Nothing is planned any more.
+            self._cursor.forget_handed()
+            assistant.restore(state["assistant"])
         self._cursor.move(position)
 
     def observe(self, losses: torch.Tensor | NDArray[Any]) -> None:
@@ -224,7 +221,9 @@ class Loader(DataLoaderShape, metaclass=Explained):
         Raises:
             ConfigurationError: If the planner is not AutoAssist, or the losses are not one finite number a row.
         """
-        self._feedback.observe(losses)
+        if isinstance(losses, torch.Tensor):
+            losses = losses.detach().float().cpu().numpy()
+        self._assisting().observe(losses)
 
     def assistant_report(self) -> AssistantReport:
         """Return what the Assistant did so far.
@@ -232,12 +231,12 @@ class Loader(DataLoaderShape, metaclass=Explained):
         Raises:
             ConfigurationError: If the planner is not AutoAssist.
         """
-        return self._feedback.report()
+        return self._assisting().report()
 
     def stats(self) -> Stats:
         """Return what was done so far on this rank; subtract an earlier snapshot to get the difference."""
-        begun = self._assembler.assembly
-        return Stats() if begun is None else begun.engine.stats()
+        engine = self._assembler.engine
+        return Stats() if engine is None else engine.stats()
 
     def diagnose(self, since: Stats | None = None) -> Diagnosis:
         """Say whether training waits for data, and the one change that would help most; `str` of it is one line.
@@ -250,8 +249,8 @@ class Loader(DataLoaderShape, metaclass=Explained):
         Args:
             since: Snapshot by `stats()` from which on; by default the end of the first epoch, once enough came after.
         """
-        begun = self._assembler.assembly
-        return NOTHING_SERVED if begun is None else begun.diagnose(since)
+        engine = self._assembler.engine
+        return NOTHING_SERVED if engine is None else engine.diagnose(since)
 
     def bad_samples(self) -> list[BadSample]:
         """List the samples that are replaced, with the reasons, by index: those in the quarantine, and those found.
@@ -307,17 +306,40 @@ class Loader(DataLoaderShape, metaclass=Explained):
                 "make it in the process that iterates"
             )
 
-    def _serve(self) -> Batch:
+    @property
+    def _assistant(self) -> Assistant | None:
+        """Where one plans: the Assistant, which knows of all batches that were served."""
+        if self.planner.feedback_lag is None:
+            return None
+        assistant = self._assembler.get().assistant
+        if assistant is not None and assistant.served < self._cursor.handed:
+            assistant.serve()
+        return assistant
+
+    def _assisting(self) -> Assistant:
+        if (assistant := self._assistant) is None:
+            raise ConfigurationError(
+                f"losses are for AutoAssist, but the planner is {type(self.planner).__name__}: "
+                f"pass AutoAssist(planner, lag=...) to the loader"
+            )
+        return assistant
+
+    def _check_observed(self, before: str) -> None:
+        """Refuse to go on without the losses of the last batch."""
+        if (assistant := self._assistant) is not None and assistant.observed < assistant.served:
+            raise LoaderError(
+                f"the losses of each batch must be observed before {before}, but those of the last batch were not: "
+                f"call loader.observe(losses) after each batch, also after one whose step was interrupted"
+            )
+
+    def _serve(self) -> tuple[Batch, Position, int]:
+        """Serve the next batch; return also where the one after it is, and what the Assistant has to know of then."""
         self._check_usable()
-        self._feedback.check_observed("the next one is served")
-        assert self._assembler.assembly is not None  # Since the pass began, at the latest.
-        engine, planner = self._assembler.assembly.engine, self._assembler.assembly.planner
+        self._check_observed("the next one is served")
+        engine = self._assembler.engine
+        assert engine is not None  # Since the pass began, at the latest.
         engine.seek(self._cursor.position)
         served = engine.take()
-        batch = self._tensors.of(served, planner.padding(served.position.batch))
-        following = engine.after(served.position)
-        feedback, cursor, handed = self._feedback, self._cursor, self._feedback.after_next()
-        # Last, and nothing is called after it, so that a batch whose way here was interrupted is served again.
-        done = following.batch > 0, following, handed, None
-        cursor.begun, cursor.position, feedback.handed, cursor.waiting = done
-        return batch
+        batch = self._tensors.of(served, engine.planner.padding(served.position.batch))
+        assistant = self._assistant
+        return batch, served.position.after(engine.num_batches), 0 if assistant is None else assistant.served + 1

@@ -92,24 +92,15 @@ class Finisher:
         self._pin_memory = pin_memory
         self._tally = tally
 
-    def work(self, prepared: ClosableQueue[Prepared], batches: ClosableQueue[Served]) -> None:
-        """Make batches until stopped, or until a group is an error: it follows the batches before it.
-
-        For a group of several batches see `BatchGroup.fail`.
-        """
-        try:
-            self._carry_out(prepared, batches)
-        except Stopped:
-            pass
-        except BaseException as error:  # Whatever happened belongs to the training loop.
-            batches.fail(error)
-
     def abandon(self, prepared: Iterable[Prepared]) -> None:
         """Give back what groups that nobody will finish have; there are any if no thread came to do it."""
         self._cache.abandon(each.cache_plan for each in prepared)
 
-    def _carry_out(self, prepared: ClosableQueue[Prepared], batches: ClosableQueue[Served]) -> None:
-        """Make batches without end; leave no group behind."""
+    def work(self, prepared: ClosableQueue[Prepared], batches: ClosableQueue[Served]) -> None:
+        """Make batches until stopped, or until a group is an error, which follows the batches before it.
+
+        For a group of several batches see `BatchGroup.fail`. No group is left behind.
+        """
         running: deque[Prepared] = deque()
         try:
             while True:

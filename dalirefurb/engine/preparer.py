@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 from dalirefurb.dali import GraphError
 from dalirefurb.engine.backends import ComputeBackend
+from dalirefurb.engine.batch_group import UpcomingGroups
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
 from dalirefurb.engine.prefetch import Depths
-from dalirefurb.engine.schedule import UpcomingGroups
 from dalirefurb.engine.stats import Tally
 from dalirefurb.errors import LoaderError
 from dalirefurb.reading.reader import Reader, Samples
@@ -94,13 +94,8 @@ class Preparer:
         Where bad samples are replaced, groups are made again without those that were found. For a group of several
         batches see `BatchGroup.fail`.
         """
-        try:
-            while True:
-                self._carry_out(groups, prepared)
-        except Stopped:
-            pass
-        except BaseException as error:  # Whatever happened belongs to the training loop.
-            prepared.fail(error)
+        while True:
+            self._carry_out(groups, prepared)
 
     def _carry_out(self, groups: UpcomingGroups, prepared: ClosableQueue[Prepared]) -> None:
         """Prepare groups until bad samples are found."""

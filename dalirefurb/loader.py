@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
+import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from numpy.typing import NDArray
@@ -23,8 +23,8 @@ from dalirefurb.engine.build import Assembler
 from dalirefurb.engine.checkpoint import restored, saved
 from dalirefurb.engine.configuration import Configuration, check_kinds
 from dalirefurb.engine.cursor import Cursor
-from dalirefurb.engine.data_loader_shape import DataLoaderShape
 from dalirefurb.engine.diagnosis import NOTHING_SERVED, Diagnosis
+from dalirefurb.engine.loader_view import EpochSampler, Mappable, refuse_caller
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.rank import Rank, chosen
 from dalirefurb.engine.stats import Stats
@@ -43,7 +43,7 @@ _MISSING: Any = None
 """Stands for what has to be given; without it the order of arguments is told."""
 
 
-class Loader(DataLoaderShape, metaclass=Explained):
+class Loader(Mappable, metaclass=Explained):
     """Serves the batches that a planner plans, with the augmentation that a recipe describes.
 
     One pass of `for images, labels in loader` is one epoch. One that is left early is over, see `resume`.
@@ -76,10 +76,20 @@ class Loader(DataLoaderShape, metaclass=Explained):
             threads, graphs and store begin then, too, on what is the CUDA device then. How many processes share this
             machine's cores and memory is found then as well, or is `Rank`'s local_world_size.
 
+    Attributes:
+        source: Source of the samples and labels.
+        recipe: Recipe that says what is done to the samples.
+        planner: Planner of the batches of all ranks.
+
     Raises:
         ConfigurationError: If the parts do not fit together.
         OutOfMemoryError: If the store and what is on its way exceed the memory at hand.
     """
+
+    num_workers = 0
+    collate_fn = None
+    batch_sampler = None
+    generator = None
 
     def __init__(
         self,
@@ -118,7 +128,6 @@ class Loader(DataLoaderShape, metaclass=Explained):
         self._fingerprint = json.dumps(fingerprint)
         self._assembler = Assembler(configuration, store, prefetch, substitutes, chosen(rank))
         self._cursor = Cursor()
-        self._owner_pid = os.getpid()
         self._finalizer = weakref.finalize(self, self._assembler.shutdown)
         self._finalizer.atexit = False
 
@@ -143,7 +152,7 @@ class Loader(DataLoaderShape, metaclass=Explained):
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin an epoch: the next one, also if the present one was left early."""
-        self._check_usable()
+        self._assembler.check_usable()
         self._assembler.get()
         self._check_observed("the next one is served")
         return self._cursor.begin_pass(self._serve)
@@ -282,6 +291,57 @@ class Loader(DataLoaderShape, metaclass=Explained):
         self._finalizer.detach()
         self._assembler.close()
 
+    @property
+    def dataset(self) -> Source:
+        """The source."""
+        refuse_caller(sys._getframe(1))
+        return self.source
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the source, those of all ranks together."""
+        return self.planner.num_samples
+
+    @property
+    def with_indices(self) -> bool:
+        """Whether a batch has a third part, the samples' indices."""
+        return self._tensors.with_indices
+
+    @property
+    def pin_memory(self) -> bool:
+        """Whether what is made on the CPU is put into pinned memory."""
+        return self._tensors.pin_memory
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether samples that fill no batch wait for the next epoch."""
+        return self.planner.drop_last or self.planner.shards > 1
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """What stands for the planner where a sampler is looked for."""
+        refuse_caller(sys._getframe(1))
+        return EpochSampler(self)
+
+    @property
+    def max_batch_size(self) -> NoReturn:
+        """What DALI's iterators ask a pipeline for."""
+        raise AttributeError(
+            "a loader is no pipeline of DALI: loader.dali_iterator() is the DALIGenericIterator of its batches"
+        )
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise TypeError(
+            f"a loader serves batches in the planner's order, not by index, got {index!r}: iterate it, for images, "
+            f"labels in loader; loader.source[i] shows a sample; around a Loader there needs to be no DataLoader"
+        )
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __repr__(self) -> str:
         planner, classes = self.planner, self.source.classes
         whole = "files" if self.recipe.encoded else "arrays"
@@ -296,15 +356,6 @@ class Loader(DataLoaderShape, metaclass=Explained):
         """Return what a state must have been saved with; what an Assistant has seen is its rank's."""
         names = ("rank", "world_size") if self.planner.feedback_lag is not None else ()
         return {**json.loads(self._fingerprint), **dict(zip(names, self._assembler.rank, strict=False))}
-
-    def _check_usable(self) -> None:
-        if not self._finalizer.alive:
-            raise LoaderError("the loader is closed; make a new one")
-        if os.getpid() != self._owner_pid:
-            raise LoaderError(
-                "a loader cannot be used in a forked process, since DALI's threads do not survive a fork; "
-                "make it in the process that iterates"
-            )
 
     @property
     def _assistant(self) -> Assistant | None:
@@ -334,7 +385,7 @@ class Loader(DataLoaderShape, metaclass=Explained):
 
     def _serve(self) -> tuple[Batch, Position, int]:
         """Serve the next batch; return also where the one after it is, and what the Assistant has to know of then."""
-        self._check_usable()
+        self._assembler.check_usable()
         self._check_observed("the next one is served")
         engine = self._assembler.engine
         assert engine is not None  # Since the pass began, at the latest.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -77,6 +78,7 @@ class Assembler:
         self._rank = ALONE
         self._engine: Engine | None = None
         self._closed = False
+        self._owner_pid = os.getpid()
         self._depths(self._planner)  # Refuses what no rank could work with.
         if chosen is not None:
             self._part(chosen)
@@ -128,6 +130,20 @@ class Assembler:
                 f"torch.distributed before the loader is used, or make a new one"
             )
         return self._engine
+
+    def check_usable(self) -> None:
+        """Refuse to go on.
+
+        Raises:
+            LoaderError: If it is closed, or another process made it.
+        """
+        if self._closed:
+            raise LoaderError("the loader is closed; make a new one")
+        if os.getpid() != self._owner_pid:
+            raise LoaderError(
+                "a loader cannot be used in a forked process, since DALI's threads do not survive a fork; "
+                "make it in the process that iterates"
+            )
 
     def shutdown(self) -> None:
         """Have the engine end by itself, if there is one. Never waits."""

@@ -116,6 +116,25 @@ class Mappable(ABC):
         )
 
 
+class EpochSampler:
+    """Stands for a loader's planner where a sampler is looked for, whose `set_epoch` many training loops call.
+
+    Args:
+        loader: Loader whose epoch is set.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        """Count the samples that can be served in an epoch."""
+        return int(self._loader.num_samples)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that is served next, see `Loader.set_epoch`."""
+        self._loader.set_epoch(epoch)
+
+
 class LoaderView(Mappable, metaclass=Explained):
     """Stands for a loader: its length, position, state, statistics and all other names are that loader's.
 

@@ -26,7 +26,7 @@ from dalirefurb.engine.backends import FinalGraph, names
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
-from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
+from dalirefurb.engine.closable_queue import ClosableQueue
 from dalirefurb.engine.preparer import Prepared, failed_in_graph
 from dalirefurb.engine.stats import Tally
 from dalirefurb.errors import LoaderError
@@ -124,8 +124,6 @@ class Finisher:
                     self.abandon([taken])
                     taken.cache_plan.group.fail(error)
                 running.append(taken)
-        except Stopped:
-            raise
         except Exception:
             while running:
                 self._finish(running, batches)

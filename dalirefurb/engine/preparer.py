@@ -105,8 +105,6 @@ class Preparer:
             while True:
                 self._fill(groups, admitted, running, prepared)
                 self._pass_on(running, prepared)
-        except Stopped:
-            raise
         except _ReadAgain:
             groups.put_back(cache_plan.group for cache_plan in _unfinished(running, admitted))
         except Exception as error:
@@ -135,8 +133,6 @@ class Preparer:
             reads = self._depths.read_ahead + self._in_flight - len(running)
             while len(admitted) < self._depths.admitted and _reads(admitted) < reads:
                 admitted.append(self._admit(groups))
-        except Stopped:
-            raise
         except Exception:
             while admitted or running:
                 self._submit_some(admitted, running, prepared)
@@ -153,8 +149,6 @@ class Preparer:
             while admitted and len(running) < self._in_flight and (not running or admitted[0].reading.done()):
                 running.append(self._submit(admitted[0], prepared))
                 admitted.popleft()
-        except Stopped:
-            raise
         except Exception:
             while running:
                 self._pass_on(running, prepared)

@@ -18,26 +18,27 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import NoneType
 from typing import Any
 
 from dalirefurb.checks import require
+from dalirefurb.dali.insides import THREADS
 from dalirefurb.engine.backend_factory import BackendFactory
 from dalirefurb.engine.batch_group import GroupFailed, Position, UpcomingGroups, first_one_by_one, grouped, planned
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
-from dalirefurb.engine.course import Course
 from dalirefurb.engine.diagnosis import Diagnosis, Facts, diagnose, least_steps
 from dalirefurb.engine.finisher import Finisher, Served
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.preparer import Prepared, Preparer
-from dalirefurb.engine.stats import Stats, Tally
+from dalirefurb.engine.stats import Course, Stats, Tally
 from dalirefurb.errors import LoaderError
 from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.reader import Reader
 from dalirefurb.store.available import promise_to
-from dalirefurb.system.threads import close_all, others_at_work
+from dalirefurb.system.threads import close_all, others_at_work, watch_threads
 
 _END_S = 60.0
 """How long a thread that should end is waited for while nobody in the process works: a store may hang."""
@@ -102,7 +103,7 @@ class Engine:
         self._facts = facts
         self._nbytes = nbytes
         self._tally = tally
-        self._course = Course(tally)
+        self._course = Course(tally, partial(watch_threads, "dalirefurb", THREADS))
         self._threads: list[threading.Thread] = []
         # Whoever begins or ends threads holds it; `halt` and `shutdown` never wait for it.
         self._changing = threading.RLock()

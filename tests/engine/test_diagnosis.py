@@ -33,9 +33,8 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.engine.batch_group import Position
-from dalirefurb.engine.course import Course
 from dalirefurb.engine.diagnosis import LEAST_STEPS, Facts, diagnose, find, is_filling, model_shares_cores
-from dalirefurb.engine.stats import Tally
+from dalirefurb.engine.stats import Course, Tally
 from dalirefurb.engine.verdict import verdict_of
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning import Frozen
@@ -440,7 +439,7 @@ def trained(
 ) -> Course:
     """Epochs of 10 batches, between which there is a pause; each batch is waited for, and then worked with, so long."""
     clock, watch = Clock(), watch or Watch()
-    course = Course(Tally(), clock, watch)
+    course = Course(Tally(), watch, clock)
     for number, (wait_s, step_s) in enumerate(zip(waits, steps, strict=True), batches * epoch):
         position, following = Position(*divmod(number, batches)), Position(*divmod(number + 1, batches))
         watch.number = number
@@ -491,7 +490,7 @@ def test_what_is_asked_since_a_snapshot_is_of_later_batches_only() -> None:
 
 def test_a_batch_that_is_jumped_to_has_no_step_before_it() -> None:
     clock = Clock()
-    course = Course(Tally(), clock, Watch())
+    course = Course(Tally(), Watch(), clock)
     for position in (Position(0, 0), Position(0, 1), Position(0, 5), Position(0, 6)):
         course.ask(position)
         course.hand(position, Position(0, position.batch + 1), samples=4)

@@ -13,7 +13,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
 from dalirefurb.checks import require
 from dalirefurb.dali.insides import describe
-from dalirefurb.engine.batch_tensors import Batch
+from dalirefurb.engine.loader_view import Batch
 from dalirefurb.errors import ConfigurationError
 
 DaliBatch = list[dict[str, torch.Tensor]]

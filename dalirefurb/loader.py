@@ -18,13 +18,13 @@ from dalirefurb.calls import Explained, explained
 from dalirefurb.checks import epoch_of
 from dalirefurb.engine.backend_factory import Devices, Kernels, choose_kernels
 from dalirefurb.engine.batch_group import Position
-from dalirefurb.engine.batch_tensors import Batch, BatchTensors
 from dalirefurb.engine.build import Assembler
 from dalirefurb.engine.checkpoint import restored, saved
 from dalirefurb.engine.configuration import Configuration, check_kinds
 from dalirefurb.engine.cursor import Cursor
 from dalirefurb.engine.diagnosis import NOTHING_SERVED, Diagnosis
-from dalirefurb.engine.loader_view import EpochSampler, Mappable, refuse_caller
+from dalirefurb.engine.finisher import BatchTensors
+from dalirefurb.engine.loader_view import Batch, EpochSampler, Mappable, refuse_caller
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.rank import Rank, chosen
 from dalirefurb.engine.stats import Stats

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
+import torch
+
 from dalirefurb.calls import Explained
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError, LoaderError
@@ -59,6 +61,9 @@ def _is_lost(fit: Any) -> bool:
     counted_wrong = batches.ready != batches.processed or fit.restarted_on_epoch_start or fit.restarted_on_epoch_end
     return bool(fit.is_resuming and (not_loaded or counted_wrong))
 
+
+Batch = tuple[torch.Tensor, ...]
+"""Images, labels and, if asked for, indices."""
 
 Batches = TypeVar("Batches", bound="Mappable")
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from dalirefurb.augment.recipe import Recipe
@@ -17,22 +16,19 @@ from dalirefurb.dali import views
 from dalirefurb.engine.backend_factory import BackendFactory, compile_kernels
 from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, FinalGraph, PartialBackend, View, WholeBackend
 from dalirefurb.engine.cache_client import CacheClient
-from dalirefurb.engine.cache_plan import CachePlan
-from dalirefurb.engine.compute_now import ComputeNow, unless_replaced
+from dalirefurb.engine.compute_now import ComputeNow
 from dalirefurb.engine.configuration import Configuration, are_apart, traced
 from dalirefurb.engine.diagnosis import Facts
 from dalirefurb.engine.engine import Engine
 from dalirefurb.engine.finisher import Finisher
-from dalirefurb.engine.in_flight import known
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.memory import BESIDE_STORE, Account
 from dalirefurb.engine.prefetch import Depths, Prefetch
-from dalirefurb.engine.preparer import OnComputed, Preparer
+from dalirefurb.engine.preparer import Preparer
 from dalirefurb.engine.rank import ALONE, Rank, present
 from dalirefurb.engine.stats import Tally
 from dalirefurb.errors import ConfigurationError, LoaderError, shortened
 from dalirefurb.planning.assistant import Assistant
-from dalirefurb.planning.difficulty import FeatureTable
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.partial_sizes import partial_sizes
 from dalirefurb.reading.reader import Reader
@@ -57,6 +53,9 @@ class Assembler:
         substitutes: Substitutes for bad samples; None: these raise an error.
         chosen: Rank that the caller gives; None if the caller gives none.
 
+    Attributes:
+        engine: The engine; None before it is made.
+
     Raises:
         ConfigurationError: If the shards cannot be divided among the ranks, or no rank could work so far ahead.
     """
@@ -76,7 +75,7 @@ class Assembler:
         self._substitutes = substitutes
         self._chosen = chosen
         self._rank = ALONE
-        self._engine: Engine | None = None
+        self.engine: Engine | None = None
         self._closed = False
         self._owner_pid = os.getpid()
         self._depths(self._planner)  # Refuses what no rank could work with.
@@ -88,7 +87,7 @@ class Assembler:
     @property
     def rank(self) -> Rank:
         """This process's rank: what the engine is, or would be, made for."""
-        return (self._chosen or present()) if self._engine is None else self._rank
+        return (self._chosen or present()) if self.engine is None else self._rank
 
     @property
     def part(self) -> Planner:
@@ -103,12 +102,7 @@ class Assembler:
     @property
     def depths(self) -> Depths:
         """How far ahead it works; once the engine is made, what memory has room for."""
-        return self._depths(self.part) if self._engine is None else self._engine.depths
-
-    @property
-    def engine(self) -> Engine | None:
-        """The engine, if it is made already."""
-        return self._engine
+        return self._depths(self.part) if self.engine is None else self.engine.depths
 
     def get(self) -> Engine:
         """Return the engine, made for this rank.
@@ -118,7 +112,7 @@ class Assembler:
             LoaderError: If it is closed, or the rank is another one than at first.
         """
         rank = self._chosen or present()
-        if self._engine is None:
+        if self.engine is None:
             if self._closed:
                 raise LoaderError("the loader is closed; make a new one")
             return self._begin(rank)
@@ -129,7 +123,7 @@ class Assembler:
                 f"{self._rank.world_size}, and now this process is rank {rank.rank} of {rank.world_size}: initialise "
                 f"torch.distributed before the loader is used, or make a new one"
             )
-        return self._engine
+        return self.engine
 
     def check_usable(self) -> None:
         """Refuse to go on.
@@ -148,25 +142,25 @@ class Assembler:
     def shutdown(self) -> None:
         """Have the engine end by itself, if there is one. Never waits."""
         self._closed, self._store = True, None
-        if self._engine is not None:
-            self._engine.shutdown()
+        if self.engine is not None:
+            self.engine.shutdown()
 
     def close(self) -> None:
         """Close the engine, if there is one; twice is as once."""
         self._closed, self._store = True, None
-        if self._engine is not None:
-            self._engine.close()
+        if self.engine is not None:
+            self.engine.close()
 
     def _begin(self, rank: Rank) -> Engine:
         part = self._part(rank)
         try:
             with self._sharing():
                 made = assemble(self._configuration, self._store, part, self._prefetch, self._substitutes)
-                self._engine, self._rank = made, rank
+                self.engine, self._rank = made, rank
         except Exception as error:
             raise shortened(error)  # noqa: B904 - it is this one
         self._store = None  # It would outlive the engine.
-        return self._engine
+        return self.engine
 
     def _depths(self, planner: Planner) -> Depths:
         with self._sharing():
@@ -266,7 +260,7 @@ def assemble(
         backend=backend,
         in_flight=depths.partial_ahead if apart else depths.look_ahead,
         depths=depths,
-        on_computed=None if assistant is None else _fill(assistant.features),
+        features=None if assistant is None else assistant.features,
         tally=tally,
     )
     finisher = Finisher(
@@ -291,20 +285,6 @@ def assemble(
         nbytes=needs[BESIDE_STORE].total(),
         tally=tally,
     )
-
-
-def _fill(features: FeatureTable) -> OnComputed:
-    """Return what puts the features of each sample's version 0 into their table; replaced ones are black."""
-
-    def fill(cache_plan: CachePlan) -> None:
-        plan, rows, computed = cache_plan.plan, cache_plan.compute, cache_plan.computed
-        places = np.flatnonzero(plan.version[rows] == 0)
-        if len(places):
-            images, shown = known(computed.images), known(computed.indices)[places]
-            indices = plan.indices[rows[places]]
-            features.fill(indices, unless_replaced(indices, shown, [images[place] for place in places.tolist()]))
-
-    return fill
 
 
 def _check_device(store: DeviceStore) -> None:

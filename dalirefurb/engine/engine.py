@@ -70,9 +70,6 @@ class Engine:
         tally: Counter of what both threads and the engine do, see `Stats`.
 
     Attributes:
-        planner: Planner of this rank's batches.
-        assistant: Assistant that makes the plans, or None.
-        depths: Numbers of threads, of batches in a group, and of groups on their way.
         num_batches: Batches of an epoch.
     """
 

@@ -113,8 +113,7 @@ class Assembler:
         """
         rank = self._chosen or present()
         if self.engine is None:
-            if self._closed:
-                raise LoaderError("the loader is closed; make a new one")
+            self.check_usable()
             return self._begin(rank)
         if rank not in (self._rank, ALONE):
             self._part(rank)

@@ -160,7 +160,7 @@ class LoaderTurns:
         with self._resumed() as loader:
             if self._source.encoded:
                 # What a loader learns in its first epoch: how large each image is.
-                loader._assembler.get().engine._reader.sizes(np.arange(len(self._source)))
+                loader._assembler.get()._reader.sizes(np.arange(len(self._source)))
             served: list[Batch] = []
             batches = endless(loader, served)
             for _ in islice(batches, loader.batches_ahead):

@@ -23,9 +23,8 @@ import numpy as np
 from harness import Contender, Placement
 from numpy.typing import NDArray
 
-from dalirefurb.engine.batch_group import BatchGroup, Position, grouped, planned
+from dalirefurb.engine.batch_group import BatchGroup, Position, UpcomingGroups, grouped, planned
 from dalirefurb.engine.prefetch import Prefetch
-from dalirefurb.engine.schedule import UpcomingGroups
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
 from dalirefurb.store.allocator import rounded

@@ -13,8 +13,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
 from dalirefurb.checks import require
 from dalirefurb.dali.insides import describe
-from dalirefurb.engine.batch_tensors import Batch
-from dalirefurb.engine.data_loader_shape import DataLoaderShape
+from dalirefurb.engine.loader_view import Batch
 from dalirefurb.errors import ConfigurationError
 
 DaliBatch = list[dict[str, torch.Tensor]]
@@ -47,7 +46,7 @@ class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
 
     def __init__(
         self,
-        loader: DataLoaderShape,
+        loader: Any,
         output_map: Sequence[str] | None = None,
         *,
         auto_reset: bool | str = True,
@@ -116,7 +115,7 @@ class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
         raise NotImplementedError("DALI's checkpoints do not cover the cache; use Loader.state_dict")
 
 
-def _check_policy(loader: DataLoaderShape, wanted: LastBatchPolicy | None) -> LastBatchPolicy:
+def _check_policy(loader: Any, wanted: LastBatchPolicy | None) -> LastBatchPolicy:
     """Return what a loader's planner does with a last batch that is not full, if it is what is wanted."""
     planner = loader.planner
     own = LastBatchPolicy.DROP if loader.drop_last else LastBatchPolicy.PARTIAL

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
+import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from numpy.typing import NDArray
@@ -16,22 +16,20 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device
 from dalirefurb.calls import Explained, explained
 from dalirefurb.checks import epoch_of
-from dalirefurb.engine.assembler import Assembler
 from dalirefurb.engine.backend_factory import Devices, Kernels, choose_kernels
 from dalirefurb.engine.batch_group import Position
-from dalirefurb.engine.batch_tensors import Batch, BatchTensors
-from dalirefurb.engine.build import Assembly, assemble
+from dalirefurb.engine.build import Assembler
 from dalirefurb.engine.checkpoint import restored, saved
 from dalirefurb.engine.configuration import Configuration, check_kinds
 from dalirefurb.engine.cursor import Cursor
-from dalirefurb.engine.data_loader_shape import DataLoaderShape
 from dalirefurb.engine.diagnosis import NOTHING_SERVED, Diagnosis
-from dalirefurb.engine.feedback import Feedback
-from dalirefurb.engine.prefetch import Depths, Prefetch
+from dalirefurb.engine.finisher import BatchTensors
+from dalirefurb.engine.loader_view import Batch, EpochSampler, Mappable, refuse_caller
+from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.rank import Rank, chosen
 from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import ConfigurationError, LoaderError
-from dalirefurb.planning.assistant import AssistantReport
+from dalirefurb.planning.assistant import Assistant, AssistantReport
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.quarantine import BadSample
@@ -45,7 +43,7 @@ _MISSING: Any = None
 """Stands for what has to be given; without it the order of arguments is told."""
 
 
-class Loader(DataLoaderShape, metaclass=Explained):
+class Loader(Mappable, metaclass=Explained):
     """Serves the batches that a planner plans, with the augmentation that a recipe describes.
 
     One pass of `for images, labels in loader` is one epoch. One that is left early is over, see `resume`.
@@ -78,10 +76,20 @@ class Loader(DataLoaderShape, metaclass=Explained):
             threads, graphs and store begin then, too, on what is the CUDA device then. How many processes share this
             machine's cores and memory is found then as well, or is `Rank`'s local_world_size.
 
+    Attributes:
+        source: Source of the samples and labels.
+        recipe: Recipe that says what is done to the samples.
+        planner: Planner of the batches of all ranks.
+
     Raises:
         ConfigurationError: If the parts do not fit together.
         OutOfMemoryError: If the store and what is on its way exceed the memory at hand.
     """
+
+    num_workers = 0
+    collate_fn = None
+    batch_sampler = None
+    generator = None
 
     def __init__(
         self,
@@ -110,22 +118,16 @@ class Loader(DataLoaderShape, metaclass=Explained):
             )
         devices = Devices(partial_device, final_device)
         kernels = choose_kernels(kernels, recipe, devices)
-        configuration = Configuration(source, recipe, planner, store, devices, kernels, bad_samples, pin_memory)
-        choose_depths = configuration.choose_depths(prefetch)
+        stored = store is not None
+        configuration = Configuration(source, recipe, planner, stored, devices, kernels, bad_samples, pin_memory)
         fingerprint = configuration.fingerprint
         self.source, self.recipe, self.planner = source, recipe, planner
         self._kernels = kernels
         self._tensors = BatchTensors(configuration.labels(), with_indices, pin_memory, recipe.output.dtype)
         self._substitutes = substitutes = bad_samples.substitutes(planner, source=fingerprint["source"])
-
-        def assembled(part: Planner, depths: Depths) -> Assembly:
-            return assemble(configuration, part, depths, prefetch, substitutes)
-
         self._fingerprint = json.dumps(fingerprint)
-        self._assembler = Assembler(planner, chosen=chosen(rank), choose_depths=choose_depths, assemble=assembled)
-        self._feedback = Feedback(planner, self._assembler)
+        self._assembler = Assembler(configuration, store, prefetch, substitutes, chosen(rank))
         self._cursor = Cursor()
-        self._owner_pid = os.getpid()
         self._finalizer = weakref.finalize(self, self._assembler.shutdown)
         self._finalizer.atexit = False
 
@@ -150,9 +152,9 @@ class Loader(DataLoaderShape, metaclass=Explained):
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin an epoch: the next one, also if the present one was left early."""
-        self._check_usable()
+        self._assembler.check_usable()
         self._assembler.get()
-        self._feedback.check_observed("the next one is served")
+        self._check_observed("the next one is served")
         return self._cursor.begin_pass(self._serve)
 
     def set_epoch(self, epoch: int) -> None:
@@ -190,9 +192,10 @@ class Loader(DataLoaderShape, metaclass=Explained):
         Raises:
             LoaderError: If the losses of the last batch were not observed.
         """
-        self._feedback.check_observed("the state is taken")
-        assistant, division = self._feedback.state(), self._assembler.divided.division
-        state = saved(self._cursor.position, self._own_fingerprint(), assistant, division=division)
+        self._check_observed("the state is taken")
+        assistant, division = self._assistant, self._assembler.divided.division
+        seen = None if assistant is None else assistant.state()
+        state = saved(self._cursor.position, self._own_fingerprint(), seen, division=division)
         bad = [[each.index, each.name, each.reason] for each in self.bad_samples()]
         return {**state, "bad_samples": bad} if bad else state
 
@@ -212,7 +215,10 @@ class Loader(DataLoaderShape, metaclass=Explained):
         position = restored(state, fingerprint, num_batches=len(self), assisted=assisted, division=division)
         if self._substitutes is not None:
             self._substitutes.restore(state.get("bad_samples", ()))
-        self._feedback.restore(state)
+        if (assistant := self._assistant) is not None:
+            self._assembler.get().stop()  # Nothing is planned any more.
+            self._cursor.forget_handed()
+            assistant.restore(state["assistant"])
         self._cursor.move(position)
 
     def observe(self, losses: torch.Tensor | NDArray[Any]) -> None:
@@ -224,7 +230,9 @@ class Loader(DataLoaderShape, metaclass=Explained):
         Raises:
             ConfigurationError: If the planner is not AutoAssist, or the losses are not one finite number a row.
         """
-        self._feedback.observe(losses)
+        if isinstance(losses, torch.Tensor):
+            losses = losses.detach().float().cpu().numpy()
+        self._assisting().observe(losses)
 
     def assistant_report(self) -> AssistantReport:
         """Return what the Assistant did so far.
@@ -232,12 +240,12 @@ class Loader(DataLoaderShape, metaclass=Explained):
         Raises:
             ConfigurationError: If the planner is not AutoAssist.
         """
-        return self._feedback.report()
+        return self._assisting().report()
 
     def stats(self) -> Stats:
         """Return what was done so far on this rank; subtract an earlier snapshot to get the difference."""
-        begun = self._assembler.assembly
-        return Stats() if begun is None else begun.engine.stats()
+        engine = self._assembler.engine
+        return Stats() if engine is None else engine.stats()
 
     def diagnose(self, since: Stats | None = None) -> Diagnosis:
         """Say whether training waits for data, and the one change that would help most; `str` of it is one line.
@@ -250,8 +258,8 @@ class Loader(DataLoaderShape, metaclass=Explained):
         Args:
             since: Snapshot by `stats()` from which on; by default the end of the first epoch, once enough came after.
         """
-        begun = self._assembler.assembly
-        return NOTHING_SERVED if begun is None else begun.diagnose(since)
+        engine = self._assembler.engine
+        return NOTHING_SERVED if engine is None else engine.diagnose(since)
 
     def bad_samples(self) -> list[BadSample]:
         """List the samples that are replaced, with the reasons, by index: those in the quarantine, and those found.
@@ -283,6 +291,57 @@ class Loader(DataLoaderShape, metaclass=Explained):
         self._finalizer.detach()
         self._assembler.close()
 
+    @property
+    def dataset(self) -> Source:
+        """The source."""
+        refuse_caller(sys._getframe(1))
+        return self.source
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the source, those of all ranks together."""
+        return self.planner.num_samples
+
+    @property
+    def with_indices(self) -> bool:
+        """Whether a batch has a third part, the samples' indices."""
+        return self._tensors.with_indices
+
+    @property
+    def pin_memory(self) -> bool:
+        """Whether what is made on the CPU is put into pinned memory."""
+        return self._tensors.pin_memory
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether samples that fill no batch wait for the next epoch."""
+        return self.planner.drop_last or self.planner.shards > 1
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """What stands for the planner where a sampler is looked for."""
+        refuse_caller(sys._getframe(1))
+        return EpochSampler(self)
+
+    @property
+    def max_batch_size(self) -> NoReturn:
+        """What DALI's iterators ask a pipeline for."""
+        raise AttributeError(
+            "a loader is no pipeline of DALI: loader.dali_iterator() is the DALIGenericIterator of its batches"
+        )
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise TypeError(
+            f"a loader serves batches in the planner's order, not by index, got {index!r}: iterate it, for images, "
+            f"labels in loader; loader.source[i] shows a sample; around a Loader there needs to be no DataLoader"
+        )
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __repr__(self) -> str:
         planner, classes = self.planner, self.source.classes
         whole = "files" if self.recipe.encoded else "arrays"
@@ -298,26 +357,40 @@ class Loader(DataLoaderShape, metaclass=Explained):
         names = ("rank", "world_size") if self.planner.feedback_lag is not None else ()
         return {**json.loads(self._fingerprint), **dict(zip(names, self._assembler.rank, strict=False))}
 
-    def _check_usable(self) -> None:
-        if not self._finalizer.alive:
-            raise LoaderError("the loader is closed; make a new one")
-        if os.getpid() != self._owner_pid:
+    @property
+    def _assistant(self) -> Assistant | None:
+        """Where one plans: the Assistant, which knows of all batches that were served."""
+        if self.planner.feedback_lag is None:
+            return None
+        assistant = self._assembler.get().assistant
+        if assistant is not None and assistant.served < self._cursor.handed:
+            assistant.serve()
+        return assistant
+
+    def _assisting(self) -> Assistant:
+        if (assistant := self._assistant) is None:
+            raise ConfigurationError(
+                f"losses are for AutoAssist, but the planner is {type(self.planner).__name__}: "
+                f"pass AutoAssist(planner, lag=...) to the loader"
+            )
+        return assistant
+
+    def _check_observed(self, before: str) -> None:
+        """Refuse to go on without the losses of the last batch."""
+        if (assistant := self._assistant) is not None and assistant.observed < assistant.served:
             raise LoaderError(
-                "a loader cannot be used in a forked process, since DALI's threads do not survive a fork; "
-                "make it in the process that iterates"
+                f"the losses of each batch must be observed before {before}, but those of the last batch were not: "
+                f"call loader.observe(losses) after each batch, also after one whose step was interrupted"
             )
 
-    def _serve(self) -> Batch:
-        self._check_usable()
-        self._feedback.check_observed("the next one is served")
-        assert self._assembler.assembly is not None  # Since the pass began, at the latest.
-        engine, planner = self._assembler.assembly.engine, self._assembler.assembly.planner
+    def _serve(self) -> tuple[Batch, Position, int]:
+        """Serve the next batch; return also where the one after it is, and what the Assistant has to know of then."""
+        self._assembler.check_usable()
+        self._check_observed("the next one is served")
+        engine = self._assembler.engine
+        assert engine is not None  # Since the pass began, at the latest.
         engine.seek(self._cursor.position)
         served = engine.take()
-        batch = self._tensors.of(served, planner.padding(served.position.batch))
-        following = engine.after(served.position)
-        feedback, cursor, handed = self._feedback, self._cursor, self._feedback.after_next()
-        # Last, and nothing is called after it, so that a batch whose way here was interrupted is served again.
-        done = following.batch > 0, following, handed, None
-        cursor.begun, cursor.position, feedback.handed, cursor.waiting = done
-        return batch
+        batch = self._tensors.of(served, engine.planner.padding(served.position.batch))
+        assistant = self._assistant
+        return batch, served.position.after(engine.num_batches), 0 if assistant is None else assistant.served + 1

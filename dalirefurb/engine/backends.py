@@ -31,7 +31,16 @@ View = Callable[[Any], Images]
 
 
 class ComputeBackend(ABC):
-    """Makes the images of batch groups. It has one owner thread."""
+    """Makes the images of batch groups. It has one owner thread.
+
+    Args:
+        input_builder: Builder of the runner's inputs.
+        runner: Runner of a graph, or of kernels.
+    """
+
+    def __init__(self, input_builder: InputBuilder, runner: PipelineRunner) -> None:
+        self._input_builder = input_builder
+        self._runner = runner
 
     @abstractmethod
     def submit(self, cache_plan: CachePlan, samples: Samples) -> None:
@@ -52,9 +61,9 @@ class ComputeBackend(ABC):
     def handed_over(self) -> None:  # noqa: B027 - most have nothing to do then
         """Be told that the finish thread has the group collected last."""
 
-    @abstractmethod
     def restart(self) -> None:
         """Forget all groups in flight."""
+        self._runner.restart()
 
 
 class PartialBackend(ComputeBackend):
@@ -70,8 +79,7 @@ class PartialBackend(ComputeBackend):
     def __init__(
         self, input_builder: InputBuilder, runner: PipelineRunner, view: View, stages: tuple[Stage, ...]
     ) -> None:
-        self._input_builder = input_builder
-        self._runner = runner
+        super().__init__(input_builder, runner)
         self._view = view
         self._stages = stages
 
@@ -86,10 +94,6 @@ class PartialBackend(ComputeBackend):
         """Make the group's partial images known."""
         images = self._checked(self._view(self._runner.collect())) if len(cache_plan.compute) else Images(())
         cache_plan.computed.images.set_result(images)
-
-    def restart(self) -> None:
-        """Forget all groups in flight."""
-        self._runner.restart()
 
     def _checked(self, images: Images) -> Images:
         """Refuse what a stage made of another size or type than it declares."""
@@ -106,16 +110,7 @@ class PartialBackend(ComputeBackend):
 
 
 class WholeBackend(ComputeBackend):
-    """Makes final images of samples.
-
-    Args:
-        input_builder: Builder of the runner's inputs.
-        runner: Runner of both parts at once.
-    """
-
-    def __init__(self, input_builder: InputBuilder, runner: PipelineRunner) -> None:
-        self._input_builder = input_builder
-        self._runner = runner
+    """Makes final images of samples, by a runner of both parts at once."""
 
     def submit(self, cache_plan: CachePlan, samples: Samples) -> None:
         """Draw the parameters and feed a replica."""
@@ -125,22 +120,11 @@ class WholeBackend(ComputeBackend):
         """Return the group's final images."""
         return self._runner.collect()
 
-    def restart(self) -> None:
-        """Forget all groups in flight."""
-        self._runner.restart()
-
 
 class BothPartsBackend(ComputeBackend):
-    """Makes partial images and final ones.
+    """Makes partial images and final ones, by kernels of both parts."""
 
-    Args:
-        input_builder: Builder of the kernels' inputs.
-        runner: Runner of the kernels of both parts.
-    """
-
-    def __init__(self, input_builder: InputBuilder, runner: KernelRunner) -> None:
-        self._input_builder = input_builder
-        self._runner = runner
+    _runner: KernelRunner
 
     def submit(self, cache_plan: CachePlan, samples: Samples) -> None:
         """Draw the parameters, begin to decode, and to finish what the store has pinned."""
@@ -160,10 +144,6 @@ class BothPartsBackend(ComputeBackend):
     def handed_over(self) -> None:
         """Leave Python's lock to the finish thread."""
         self._runner.handed_over()
-
-    def restart(self) -> None:
-        """Forget all groups in flight."""
-        self._runner.restart()
 
 
 class FinalGraph:

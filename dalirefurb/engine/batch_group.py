@@ -5,7 +5,8 @@ A group costs milliseconds however few its rows are. What is served does not dep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -21,6 +22,10 @@ class Position(NamedTuple):
 
     epoch: int
     batch: int
+
+    def after(self, num_batches: int) -> Position:
+        """Return the place of the following batch, where an epoch has so many."""
+        return Position(self.epoch, self.batch + 1) if self.batch + 1 < num_batches else Position(self.epoch + 1, 0)
 
 
 class GroupFailed(Exception):  # noqa: N818 - its cause is the error
@@ -53,33 +58,26 @@ class BatchGroup:
         finally:
             del error  # Else this frame would keep it, and it this frame.
 
-    def one_by_one(self) -> Iterator[BatchGroup]:
-        """Part it into groups of one batch."""
-        epoch, first = self.position
-        return (BatchGroup(Position(epoch, batch), (plan,)) for batch, plan in enumerate(self.plans, first))
 
-
-def planned(planner: Planner, start: Position) -> Iterator[tuple[Position, BatchPlan]]:
+def planned(
+    planner: Planner, start: Position, plan: Callable[[int, int], BatchPlan] | None = None
+) -> Iterator[tuple[Position, BatchPlan]]:
     """Yield plans from `start` on, epoch after epoch, without end.
+
+    Args:
+        planner: Planner of the batches.
+        start: Position of the first batch.
+        plan: Function that plans the next batch, given its epoch and number; by default the planner's own.
 
     Raises:
         LoaderError: An epoch has no batch.
     """
-    epoch, batch = start
-    if not len(planner):
+    position, make, num_batches = start, plan or planner.plan, len(planner)
+    if not num_batches:
         raise LoaderError(f"a planner must plan a batch in every epoch at least: see {type(planner).__name__}.__len__")
     while True:
-        for number in range(batch, len(planner)):
-            yield Position(epoch, number), planner.plan(epoch, number)
-        epoch, batch = epoch + 1, 0
-
-
-def numbered(plans: Iterable[BatchPlan], start: Position, num_batches: int) -> Iterator[tuple[Position, BatchPlan]]:
-    """Say where in the stream plans are: from `start` on, `num_batches` an epoch."""
-    epoch, batch = start
-    for plan in plans:
-        yield Position(epoch, batch), plan
-        epoch, batch = (epoch, batch + 1) if batch + 1 < num_batches else (epoch + 1, 0)
+        yield position, make(*position)
+        position = position.after(num_batches)
 
 
 def grouped(
@@ -114,5 +112,44 @@ def grouped(
 def first_one_by_one(groups: Iterator[BatchGroup]) -> Iterator[BatchGroup]:
     """Part the first group into groups of one batch."""
     for group in islice(groups, 1):
-        yield from group.one_by_one()
+        epoch, first = group.position
+        for batch, plan in enumerate(group.plans, first):
+            yield BatchGroup(Position(epoch, batch), (plan,))
     yield from groups
+
+
+class UpcomingGroups(Iterator[BatchGroup]):
+    """Batch groups in order. Those put back come first; what planning raised comes after them, again.
+
+    Args:
+        groups: Batch groups in order.
+        announce: Function that is told of each group.
+        ahead: Number of groups, after the one that is taken, that are announced before it is.
+    """
+
+    def __init__(self, groups: Iterator[BatchGroup], announce: Callable[[BatchGroup], None], ahead: int) -> None:
+        self._groups = groups
+        self._announce = announce
+        self._ahead = ahead
+        self._announced: deque[BatchGroup] = deque()
+        self._error: Exception | None = None
+
+    def put_back(self, groups: Iterable[BatchGroup]) -> None:
+        """Have groups that were taken, the last ones, taken again."""
+        self._announced.extendleft(reversed([*groups]))
+
+    def __next__(self) -> BatchGroup:
+        while self._error is None and len(self._announced) <= self._ahead:
+            self._announce_next()
+        if self._announced:
+            return self._announced.popleft()
+        assert self._error is not None
+        raise self._error
+
+    def _announce_next(self) -> None:
+        try:
+            group = next(self._groups)
+            self._announced.append(group)
+            self._announce(group)
+        except Exception as error:
+            self._error = error

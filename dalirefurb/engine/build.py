@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import os
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
-from types import NoneType
 from typing import Any
 
-import numpy as np
 import torch
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
-from dalirefurb.checks import require
 from dalirefurb.dali import views
 from dalirefurb.engine.backend_factory import BackendFactory, compile_kernels
 from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, FinalGraph, PartialBackend, View, WholeBackend
-from dalirefurb.engine.bottleneck import Facts
 from dalirefurb.engine.cache_client import CacheClient
-from dalirefurb.engine.cache_plan import CachePlan
-from dalirefurb.engine.compute_now import ComputeNow, unless_replaced
+from dalirefurb.engine.compute_now import ComputeNow
 from dalirefurb.engine.configuration import Configuration, are_apart, traced
-from dalirefurb.engine.diagnosis import Diagnosis, diagnose, least_steps
+from dalirefurb.engine.diagnosis import Facts
 from dalirefurb.engine.engine import Engine
 from dalirefurb.engine.finisher import Finisher
-from dalirefurb.engine.in_flight import known
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.memory import BESIDE_STORE, Account
 from dalirefurb.engine.prefetch import Depths, Prefetch
-from dalirefurb.engine.preparer import OnComputed, Preparer
-from dalirefurb.engine.schedule import Schedule
-from dalirefurb.engine.stats import Stats, Tally
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.engine.preparer import Preparer
+from dalirefurb.engine.rank import ALONE, Rank, present
+from dalirefurb.engine.stats import Tally
+from dalirefurb.errors import ConfigurationError, LoaderError, shortened
 from dalirefurb.planning.assistant import Assistant
-from dalirefurb.planning.difficulty import FeatureTable
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.partial_sizes import partial_sizes
 from dalirefurb.reading.reader import Reader
@@ -42,55 +37,157 @@ from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, Store, StoreSpec
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device.batch_buffer import BatchBuffer
+from dalirefurb.system.sharing import shared_by
 
 
-@dataclass(frozen=True)
-class Assembly:
-    """What a loader works with.
+class Assembler:
+    """Makes a loader's engine once, when it is first needed, since it depends on the rank; and closes it.
+
+    A batch of one shard is mostly not divided, so where `shards` is 1 it is made at once, and what cannot work is
+    refused early. Otherwise that waits until the rank is needed: the store, the graphs and the device depend on it.
+
+    Args:
+        configuration: Configuration of the loader.
+        store: Store of the loader; None: nothing is cached.
+        prefetch: What the user has chosen of threads, of batches on their way, and of memory.
+        substitutes: Substitutes for bad samples; None: these raise an error.
+        chosen: Rank that the caller gives; None if the caller gives none.
 
     Attributes:
-        engine: Engine that carries out the plans.
-        planner: Planner of this rank's batches.
-        assistant: Assistant that makes the plans, if they depend on losses; otherwise None.
-        depths: Numbers of threads and of batch groups on their way.
-        facts: What decides the engine's work, for a diagnosis of it.
+        engine: The engine; None before it is made.
+
+    Raises:
+        ConfigurationError: If the shards cannot be divided among the ranks, or no rank could work so far ahead.
     """
 
-    engine: Engine
-    planner: Planner
-    assistant: Assistant | None
-    depths: Depths
-    facts: Facts
+    def __init__(
+        self,
+        configuration: Configuration,
+        store: Store | None,
+        prefetch: Prefetch,
+        substitutes: Substitutes | None,
+        chosen: Rank | None,
+    ) -> None:
+        self._configuration = configuration
+        self._planner = configuration.planner
+        self._store = store
+        self._prefetch = prefetch
+        self._substitutes = substitutes
+        self._chosen = chosen
+        self._rank = ALONE
+        self.engine: Engine | None = None
+        self._closed = False
+        self._owner_pid = os.getpid()
+        self._depths(self._planner)  # Refuses what no rank could work with.
+        if chosen is not None:
+            self._part(chosen)
+        if self._planner.shards == 1 and not self._planner.any_world_size:
+            self._begin(ALONE)
 
-    def diagnose(self, since: Stats | None) -> Diagnosis:
-        """Say whether training waits; see `Loader.diagnose`.
+    @property
+    def rank(self) -> Rank:
+        """This process's rank: what the engine is, or would be, made for."""
+        return (self._chosen or present()) if self.engine is None else self._rank
+
+    @property
+    def part(self) -> Planner:
+        """Planner of what this rank carries out."""
+        return self._part(self.rank)
+
+    @property
+    def divided(self) -> Planner:
+        """What says into which batches an epoch is divided: the rank's part where the number of ranks decides it."""
+        return self.part if self._planner.any_world_size else self._planner
+
+    @property
+    def depths(self) -> Depths:
+        """How far ahead it works; once the engine is made, what memory has room for."""
+        return self._depths(self.part) if self.engine is None else self.engine.depths
+
+    def get(self) -> Engine:
+        """Return the engine, made for this rank.
 
         Raises:
-            ConfigurationError: If `since` is no snapshot.
+            ConfigurationError: If the shards cannot be divided among the ranks.
+            LoaderError: If it is closed, or the rank is another one than at first.
         """
-        remedy = "pass what loader.stats() returned earlier, or leave it out"
-        require(isinstance(since, (Stats, NoneType)), "since", "Stats", since, remedy)
-        stats, parts, first_epoch, computes = self.engine.steady(since)
-        if since is None and first_epoch is not None and stats.steps < least_steps(self.facts):
-            stats, parts, first_epoch = first_epoch + stats, (), None  # better than nothing
-        facts = replace(self.facts, shared=self.facts.shared and computes)
-        return diagnose(stats, facts, parts, first_epoch=first_epoch)
+        rank = self._chosen or present()
+        if self.engine is None:
+            self.check_usable()
+            return self._begin(rank)
+        if rank not in (self._rank, ALONE):
+            self._part(rank)
+            raise LoaderError(
+                f"a loader's rank must not change, but it was first used as rank {self._rank.rank} of "
+                f"{self._rank.world_size}, and now this process is rank {rank.rank} of {rank.world_size}: initialise "
+                f"torch.distributed before the loader is used, or make a new one"
+            )
+        return self.engine
+
+    def check_usable(self) -> None:
+        """Refuse to go on.
+
+        Raises:
+            LoaderError: If it is closed, or another process made it.
+        """
+        if self._closed:
+            raise LoaderError("the loader is closed; make a new one")
+        if os.getpid() != self._owner_pid:
+            raise LoaderError(
+                "a loader cannot be used in a forked process, since DALI's threads do not survive a fork; "
+                "make it in the process that iterates"
+            )
+
+    def shutdown(self) -> None:
+        """Have the engine end by itself, if there is one. Never waits."""
+        self._closed, self._store = True, None
+        if self.engine is not None:
+            self.engine.shutdown()
+
+    def close(self) -> None:
+        """Close the engine, if there is one; twice is as once."""
+        self._closed, self._store = True, None
+        if self.engine is not None:
+            self.engine.close()
+
+    def _begin(self, rank: Rank) -> Engine:
+        part = self._part(rank)
+        try:
+            with self._sharing():
+                made = assemble(self._configuration, self._store, part, self._prefetch, self._substitutes)
+                self.engine, self._rank = made, rank
+        except Exception as error:
+            raise shortened(error)  # noqa: B904 - it is this one
+        self._store = None  # It would outlive the engine.
+        return self.engine
+
+    def _depths(self, planner: Planner) -> Depths:
+        with self._sharing():
+            return self._configuration.depths(planner, self._prefetch)
+
+    def _sharing(self) -> AbstractContextManager[None]:
+        """Have cores and memory shared by as many processes as the caller says, if the caller says it."""
+        return shared_by(None if self._chosen is None else self._chosen.local_world_size)
+
+    def _part(self, rank: Rank) -> Planner:
+        return self._planner.for_rank(rank=rank.rank, world_size=rank.world_size)
 
 
 def assemble(
     configuration: Configuration,
+    store: Store | None,
     planner: Planner,
-    depths: Depths,
     prefetch: Prefetch,
     substitutes: Substitutes | None,
-) -> Assembly:
+) -> Engine:
     """Put together what carries out a planner's batches.
 
     Args:
         configuration: Configuration of the loader.
+        store: Store of the loader; None: nothing is cached.
         planner: Planner of the configuration, or of a rank's part of its batches.
-        depths: Numbers of threads and of batch groups on their way; smaller ones are taken where memory is short.
-        prefetch: What the user has chosen of these, and of memory.
+        prefetch: What the user has chosen of threads, of batches on their way, and of memory; fewer batches are on
+            their way where memory is short.
         substitutes: Substitutes for bad samples; None: these raise an error.
 
     Raises:
@@ -99,7 +196,8 @@ def assemble(
     """
     source, recipe, kernels = configuration.source, configuration.recipe, configuration.kernels
     devices, max_pixels = configuration.devices, configuration.bad_samples.max_pixels
-    store = configuration.store if planner.peak_slots else None
+    depths = configuration.depths(planner, prefetch)
+    given, store = store, store if planner.peak_slots else None
     encoded, apart = recipe.caches_encoded, are_apart(recipe, planner, stored=store is not None)
     max_rows = depths.hits_per_group * planner.batch_size
     tally = Tally()
@@ -163,7 +261,7 @@ def assemble(
         backend=backend,
         in_flight=depths.partial_ahead if apart else depths.look_ahead,
         depths=depths,
-        on_computed=None if assistant is None else _fill(assistant.features),
+        features=None if assistant is None else assistant.features,
         tally=tally,
     )
     finisher = Finisher(
@@ -175,31 +273,19 @@ def assemble(
         pin_memory=configuration.pin_memory and devices.final == "cpu",
         tally=tally,
     )
-    engine = Engine(
-        Schedule(planner, assistant, cache, depths),
+    return Engine(
+        planner,
+        assistant,
+        cache,
         preparer,
         finisher,
         reader=reader,
         factory=factory,
         depths=depths,
+        facts=Facts.of(planner, recipe, given, depths),
         nbytes=needs[BESIDE_STORE].total(),
         tally=tally,
     )
-    return Assembly(engine, planner, assistant, depths, Facts.of(planner, recipe, configuration.store, depths))
-
-
-def _fill(features: FeatureTable) -> OnComputed:
-    """Return what puts the features of each sample's version 0 into their table; replaced ones are black."""
-
-    def fill(cache_plan: CachePlan) -> None:
-        plan, rows, computed = cache_plan.plan, cache_plan.compute, cache_plan.computed
-        places = np.flatnonzero(plan.version[rows] == 0)
-        if len(places):
-            images, shown = known(computed.images), known(computed.indices)[places]
-            indices = plan.indices[rows[places]]
-            features.fill(indices, unless_replaced(indices, shown, [images[place] for place in places.tolist()]))
-
-    return fill
 
 
 def _check_device(store: DeviceStore) -> None:

@@ -68,7 +68,7 @@ class CacheClient:
                 f"{start[0]}, and gives up what it holds: go on where its run stopped, by load_state_dict (each rank "
                 f"with its own path), or cache for every run, by Frozen and recipe.at(recipe.deterministic_prefix)",
                 NothingKeptWarning,
-                stacklevel=8,
+                stacklevel=7,
             )
         self._store.retain(indices[wanted], versions[wanted])
 

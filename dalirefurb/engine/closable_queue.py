@@ -16,8 +16,8 @@ _POLL_S = 1.0
 Item = TypeVar("Item")
 
 
-class Stopped(Exception):  # noqa: N818 - it is no error
-    """The wait was ended by `ClosableQueue.stop`."""
+class Stopped(BaseException):
+    """The wait was ended by `ClosableQueue.stop`: no error, so what handles errors lets it pass."""
 
 
 class ClosableQueue(Generic[Item]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,9 +23,8 @@ from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import VERSION
 from dalirefurb.planning.evaluate import Evaluate
-from dalirefurb.planning.planner import DerivedPlanner, Planner, RankPlanner
+from dalirefurb.planning.planner import DerivedPlanner, Planner
 from dalirefurb.planning.refurbish import Refurbish
-from dalirefurb.planning.shuffle import BatchShuffler
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.pillow_decoder import pillow_version
@@ -107,7 +106,7 @@ class Configuration:
         source: Source of the samples and labels.
         recipe: Recipe that says what is done to the samples.
         planner: Planner of the batches of all ranks.
-        store: Store where partial images wait for reuse; None: nothing is cached.
+        stored: Whether there is a store, where partial images wait for reuse.
         devices: Devices where the two parts run.
         kernels: Name of what computes on the CPU.
         bad_samples: What happens to samples that cannot be used.
@@ -120,7 +119,7 @@ class Configuration:
     source: Source
     recipe: Recipe
     planner: Planner
-    store: Store | None
+    stored: bool
     devices: Devices
     kernels: Kernels
     bad_samples: BadSamplePolicy
@@ -130,7 +129,7 @@ class Configuration:
         recipe, devices = self.recipe, self.devices
         _check_fit(self.source, recipe, self.planner)
         _check_draws(recipe, self.planner)
-        if self.store is None and self.planner.peak_slots and not isinstance(self.planner, Evaluate):
+        if not self.stored and self.planner.peak_slots and not isinstance(self.planner, Evaluate):
             warnings.warn(
                 f"{type(self.planner).__name__} reuses partial images, but there is no store to keep them in: "
                 f"each use computes it again, and nothing is gained: pass MemoryStore() after the planner",
@@ -150,24 +149,23 @@ class Configuration:
         if Graph(traced(recipe), "final", devices.partial, devices.final).needs_gpu:
             _check_gpu()
 
-    def choose_depths(self, prefetch: Prefetch) -> Callable[[Planner], Depths]:
-        """Return what says how many threads work, and how far ahead, for a rank's part of the planner.
+    def depths(self, planner: Planner, prefetch: Prefetch) -> Depths:
+        """Return how many threads work, and how far ahead, for a rank's part of the planner.
 
-        It keeps nothing of the configuration, so that a closed loader keeps no store.
+        Raises:
+            ConfigurationError: If no rank could work so far ahead.
         """
         shape, pixels = self.source.image_shape, None
         if not self.source.encoded and shape is not None:
             pixels = max(shape[0] * shape[1], math.prod(self.recipe.output.sides))
-        recipe, stored = self.recipe, self.store is not None
-        hits_together = stored and not recipe.caches_encoded and self.kernels == "numba"
-        devices = self.devices.partial, self.devices.final
-
-        def choose(planner: Planner) -> Depths:
-            apart = are_apart(recipe, planner, stored=stored)
-            together = hits_together and not _always_misses(planner)
-            return prefetch.depths(planner, pixels=pixels, hits_together=together, devices=devices, apart=apart)
-
-        return choose
+        together = self.stored and not self.recipe.caches_encoded and self.kernels == "numba"
+        return prefetch.depths(
+            planner,
+            pixels=pixels,
+            hits_together=together and not _always_misses(planner),
+            devices=(self.devices.partial, self.devices.final),
+            apart=are_apart(self.recipe, planner, stored=self.stored),
+        )
 
     def labels(self) -> NDArray[Any]:
         """Return labels as torch expects them: integers as int64, others as they are, in the machine's byte order."""
@@ -201,11 +199,9 @@ def are_apart(recipe: Recipe, planner: Planner, *, stored: bool) -> bool:
 
 
 def _always_misses(planner: Planner) -> bool:
-    """Tell whether each batch has rows to compute, since batches miss equally, within one; if in doubt, not."""
-    inner = planner.planner if isinstance(planner, RankPlanner) else planner
-    if not isinstance(inner, Refurbish) or not isinstance(inner.batch_shuffler, BatchShuffler):
-        return False
-    return planner.batch_size * (1 - inner.coverage + inner.coverage / inner.reuse_factor) >= 2
+    """Tell whether each batch has rows to compute, as batches that miss equally, within one, do; if in doubt, not."""
+    reuse = planner.reuse
+    return reuse is not None and reuse.even and planner.batch_size * reuse.misses >= 2
 
 
 def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:

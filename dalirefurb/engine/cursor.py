@@ -10,6 +10,9 @@ from typing import Any
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.errors import LoaderError, shortened
 
+Serve = Callable[[], tuple[Any, Position, int]]
+"""Serves the next batch; returns it, the position of the one after it, and what `Cursor.handed` is then."""
+
 
 class Cursor:
     """Says what a loader serves next, as the training loop sees it.
@@ -17,12 +20,14 @@ class Cursor:
     Attributes:
         position: Position of the next batch; after a pass that was left early, still that of the pass.
         begun: Whether the present pass has served a batch, and has more of them.
+        handed: Number of batches that an Assistant has to know of; it is told of the last one when it is needed next.
         waiting: Thread that waits for a batch, by its identifier; no lock, which an interrupt could leave locked.
     """
 
     def __init__(self) -> None:
         self.position = Position(0, 0)
         self.begun = False
+        self.handed = 0
         self.waiting: int | None = None
         self._present: Callable[[], EpochPass | None] = lambda: None  # The pass begun last, if somebody has it.
 
@@ -46,12 +51,8 @@ class Cursor:
         place = f"batch {self.position.batch} of epoch {self.position.epoch}"
         return f"batch 0 of epoch {self.epoch}, or by resume() {place}" if self.left else place
 
-    def begin_pass(self, serve: Callable[[], Any]) -> EpochPass:
-        """Begin a pass: of the next epoch, also if the present pass was left early; end the present one.
-
-        Args:
-            serve: Function that serves the next batch, and moves the cursor behind it.
-        """
+    def begin_pass(self, serve: Serve) -> EpochPass:
+        """Begin a pass: of the next epoch, also if the present pass was left early; end the present one."""
         if (left := self._present()) is not None:
             left.leave(
                 "a loader serves one pass at a time, but iterating it again has begun another one before this one "
@@ -76,13 +77,17 @@ class Cursor:
                 )
         self.position, self.begun = position, False
 
+    def forget_handed(self) -> None:
+        """Have an Assistant that is to be restored told of no batch that was served before."""
+        self.handed = 0
+
 
 class EpochPass(Iterator[Any]):
     """One epoch, or what is left of it.
 
     Args:
         cursor: Cursor of the loader.
-        serve: Function that serves the next batch, after which the cursor knows of nobody who waits.
+        serve: Function that serves the next batch.
         epoch: Number of the epoch.
 
     Attributes:
@@ -90,7 +95,7 @@ class EpochPass(Iterator[Any]):
         failed: Whether it has raised an error, or an interrupt, where its next batch was asked for last.
     """
 
-    def __init__(self, cursor: Cursor, serve: Callable[[], Any], epoch: int) -> None:
+    def __init__(self, cursor: Cursor, serve: Serve, epoch: int) -> None:
         self._cursor = cursor
         self._serve = serve
         self.epoch: int | None = epoch
@@ -113,15 +118,18 @@ class EpochPass(Iterator[Any]):
             raise LoaderError(self._cut_off)
         if not self.goes_on:
             raise StopIteration
-        here = threading.get_ident()
-        if self._cursor.waiting not in (None, here):
+        cursor, here = self._cursor, threading.get_ident()
+        if cursor.waiting not in (None, here):
             raise LoaderError(
                 "a loader serves one thread, but another one waits for a batch of it: iterate in one thread, and hand "
                 "batches on by a queue"
             )
-        self._cursor.waiting, self.failed = here, False
+        cursor.waiting, self.failed = here, False
         try:
-            return self._serve()
+            batch, following, handed = self._serve()
         except BaseException as error:
-            self._cursor.waiting, self.failed = None, True
+            cursor.waiting, self.failed = None, True
             raise shortened(error)  # noqa: B904 - it is this one
+        # Last, and nothing is called after it, so that a batch whose way here was interrupted is served again.
+        cursor.begun, cursor.position, cursor.handed, cursor.waiting = following.batch > 0, following, handed, None
+        return batch

@@ -19,9 +19,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 
-from dalirefurb.engine.bottleneck import Facts, by_pillow, find, is_filling
+import torch
+
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.stats import Stats
 from dalirefurb.engine.verdict import POTENTIAL_ABOVE, Verdict, verdict_of
+from dalirefurb.planning.planner import Planner, Reuse
+from dalirefurb.store import Store
+from dalirefurb.system.cores import usable_cores
+from dalirefurb.system.sharing import local_processes
 
 LEAST_STEPS = 16
 """Steps of the training loop below which nothing is said, but where an epoch has fewer."""
@@ -31,6 +38,68 @@ _WIDEST_SPREAD = 1.1
 _AS_FAST = 1.1
 _SHARED = "but the model shares the loader's cores, so that waiting says little"
 _DOCTOR = "see by `dalirefurb doctor` what else takes the cores, and ask again"
+
+_NOTICEABLE = 0.05
+"""Share of images from which on it is said that the store has lost or refused them."""
+
+_MOSTLY_REUSED = 0.25
+"""Share of computed images up to which what is done to all images is taken to cost more than computing these."""
+
+_MOST_USES = 3
+"""Uses of a partial image beyond which another one saves little and costs diversity."""
+
+_MOSTLY = 0.5
+_ENOUGH_READING_THREADS = 16
+_FAR_FROM_STEADY = 0.5
+_ALL = 0.95
+
+Bottleneck = tuple[str, str]
+"""What holds a loader back, a clause of a sentence; and the one change that would help most, and what it would do."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What decides a loader's work, beside what it has done.
+
+    Attributes:
+        reuse: How often partial images are used; None: by what no formula says.
+        slots: Partial images that the plan keeps at once, at most.
+        store: Name of the store's class; empty where there is none.
+        encoded: Whether the store holds samples as they were read (split 0).
+        final_stages: Stages of the recipe's final part.
+        threads: CPU threads that compute.
+        reading_threads: Threads that read files.
+        cores: Cores that this process may use.
+        shared: Whether the model computes on these cores, too.
+        batches: Batches of an epoch.
+    """
+
+    reuse: Reuse | None = None
+    slots: int = 0
+    store: str = ""
+    encoded: bool = False
+    final_stages: int = 1
+    threads: int = 1
+    reading_threads: int = 4
+    cores: int = 1
+    shared: bool = False
+    batches: int = 1000
+
+    @classmethod
+    def of(cls, planner: Planner, recipe: Recipe, store: Store | None, depths: Depths) -> Facts:
+        """Gather them for what a rank carries out."""
+        return cls(
+            reuse=planner.reuse,
+            slots=planner.peak_slots,
+            store="" if store is None else type(store).__name__,
+            encoded=recipe.caches_encoded,
+            final_stages=len(recipe.final),
+            threads=depths.replicas * depths.threads_each,
+            reading_threads=depths.reading_threads,
+            cores=max(1, usable_cores() // local_processes()),
+            shared=model_shares_cores(),
+            batches=len(planner),
+        )
 
 
 @dataclass(frozen=True)
@@ -106,7 +175,7 @@ def diagnose(stats: Stats, facts: Facts, parts: Sequence[Stats] = (), *, first_e
     few = f"known steps: only {stats.steps}" if stats.steps < LEAST_STEPS and missing <= 0 else ""
 
     def because(cause: str, change: str, verdict: Verdict = Verdict.INCONCLUSIVE) -> Diagnosis:
-        cause = "; ".join(filter(None, (few, cause, by_pillow(stats))))
+        cause = "; ".join(filter(None, (few, cause, _by_pillow(stats))))
         return Diagnosis(verdict, waiting, stats.images_per_s, cause, change, stats.steps, facts.shared)
 
     if facts.batches == 1 and not stats.steps:
@@ -155,10 +224,10 @@ def _leave(stats: Stats, facts: Facts, first_epoch: Stats | None) -> str:
 
 def _compare(stats: Stats, facts: Facts, first_epoch: Stats | None) -> str:
     """Say what to compare with, where waiting does not tell what loading costs."""
-    if facts.reuse_factor is None or facts.reuse_factor > 1:
-        other = "reuse_factor=1" if facts.reuse_factor else "Standard"
+    if facts.reuse is None:
+        other = "Standard"
     else:
-        other = "Refurbish, reuse_factor=3"
+        other = "reuse_factor=1" if facts.reuse.factor > 1 else "Refurbish, reuse_factor=3"
     times = _times_first_epoch(stats, facts, first_epoch)
     now = "" if times is None else f" (now {times:.1f} times those of the first epoch, which computed all)"
     return f"compare images/s with those of {other}{now}"
@@ -166,10 +235,136 @@ def _compare(stats: Stats, facts: Facts, first_epoch: Stats | None) -> str:
 
 def _times_first_epoch(stats: Stats, facts: Facts, first_epoch: Stats | None) -> float | None:
     """Return how many times as fast training is as in the first epoch, if that computed more and is long enough."""
-    reuses = facts.reuse_factor is not None and facts.reuse_factor > 1
+    reuses = facts.reuse is not None and facts.reuse.factor > 1
     if not reuses or is_filling(stats, facts) or first_epoch is None or first_epoch.steps < LEAST_STEPS:
         return None
     return stats.images_per_s / first_epoch.images_per_s
+
+
+def model_shares_cores() -> bool:
+    """Tell whether a model that computes does so on the loader's cores: without a CUDA device it has no others."""
+    return not torch.cuda.is_available()
+
+
+def is_filling(stats: Stats, facts: Facts) -> bool:
+    """Tell whether what was done is mostly of an epoch that computes more than later ones, such as the first."""
+    if not facts.slots or not stats.samples:
+        return False
+    planned = (stats.misses - stats.recomputed) / stats.samples
+    most = _ALL if facts.reuse is None else facts.reuse.misses + _FAR_FROM_STEADY * (1 - facts.reuse.misses)
+    return planned > most
+
+
+def find(stats: Stats, facts: Facts) -> Bottleneck:
+    """Find what holds a loader back that training waits for."""
+    planned_hits = stats.hits + stats.recomputed
+    put = stats.stored + stats.declined
+    if facts.slots and not facts.store:
+        return (
+            "there is no store, so nothing is reused",
+            f"a MemoryStore() would keep the {facts.slots:,} images that the plan reuses",
+        )
+    if stats.declined > _NOTICEABLE * put:
+        return (
+            f"the store had no room for {_percent(stats.declined / put)} of what it was to keep",
+            f"room for all {facts.slots:,} images that the plan reuses, in a TieredStore with a disk if memory is "
+            f"short, would leave {_left(facts.reuse, stats)} to compute",
+        )
+    if stats.recomputed > _NOTICEABLE * planned_hits:
+        return (
+            f"{_percent(stats.recomputed / planned_hits)} of the images to be reused were not in the store",
+            "a store that began empty fills within a few epochs; if it goes on, look for what empties it",
+        )
+    times = {
+        _computing: stats.graph_wait_s,
+        _files: stats.reading_wait_s,
+        _storing: stats.storing_s,
+        _handling: stats.planning_s + stats.preparing_s,
+    }
+    most = max(times, key=lambda name: times[name])
+    return most(stats, facts)
+
+
+def _computing(stats: Stats, facts: Facts) -> Bottleneck:
+    """What helps where the loader's threads mostly compute."""
+    misses = stats.misses / max(stats.samples, 1)
+    few = misses <= _MOSTLY_REUSED
+    cause = f"the loader's threads mostly computed {'final images' if few else 'images'}, {_percent(misses)} of "
+    cause += "them from the start"
+    if facts.threads < facts.cores:
+        return cause, f"Prefetch(num_threads={facts.cores}) would use all cores, not {facts.threads}"
+    if not few and (change := _fewer_misses(stats, facts)):
+        return cause, change
+    if not few and facts.reuse is None:
+        return cause, "a planner that reuses more would leave fewer, by a larger echoing_factor for example"
+    if facts.encoded:
+        return cause, "a later split would keep images that are decoded already: recipe.at(1) or more"
+    if facts.slots and facts.final_stages:
+        return cause, "a later split would do less at each use, and so does a preset's order='crop_last'"
+    return cause, "more cores, smaller images or a GPU for the final part would help; reuse would not"
+
+
+def _files(stats: Stats, facts: Facts) -> Bottleneck:
+    """What helps where the loader's threads mostly wait for files."""
+    cause = "the loader's threads mostly waited for files"
+    if stats.pillow_s > _MOSTLY * stats.reading_wait_s:
+        change = "files of a kind that DALI decodes, JPEG, PNG or WebP of 8 bits, would leave this to its threads"
+        return f"{cause} to be decoded", change
+    if facts.reading_threads < _ENOUGH_READING_THREADS:
+        threads = min(4 * facts.reading_threads, _ENOUGH_READING_THREADS)
+        change = f"Prefetch(reading_threads={threads}) would read more of them at a time, if disk or network can"
+        return cause, change
+    kept = "" if facts.encoded else ", or Frozen with recipe.at(0) and a store, which reads each file once"
+    return cause, _fewer_misses(stats, facts) or f"a faster disk would help{kept}"
+
+
+def _storing(_: Stats, facts: Facts) -> Bottleneck:
+    """What helps where the loader's threads mostly read and write the store."""
+    changes = {
+        "Compressed": "the store without Compressed would take more room and less time",
+        "DiskStore": "a faster disk would help, or a TieredStore that keeps a part in memory",
+        "TieredStore": "more memory for its first tier would help",
+    }
+    change = changes.get(facts.store, "smaller partial images would help: an earlier crop or resize")
+    return f"the loader's threads mostly worked on the {facts.store or 'store'}", change
+
+
+def _handling(_: Stats, __: Facts) -> Bottleneck:
+    """What helps where the loader's threads mostly plan, and draw parameters."""
+    cause = "the loader's threads mostly planned batches and drew parameters"
+    return cause, "larger batches, or more of them together (Prefetch(batches_per_group=...)), would help"
+
+
+def _fewer_misses(stats: Stats, facts: Facts) -> str | None:
+    """Return the change that leaves the fewest images to compute, if there is one."""
+    reuse, changes = facts.reuse, dict[str, Reuse]()
+    if reuse is not None and reuse.factor < _MOST_USES:
+        store = "" if facts.store else " with a MemoryStore()"
+        changes[f"reuse_factor={reuse.factor + 1}{store}"] = reuse._replace(factor=reuse.factor + 1)
+    if reuse is not None and reuse.coverage < 1 and reuse.factor > 1:
+        changes["coverage=1"] = reuse._replace(coverage=1.0)
+    if not changes:
+        return None
+    change = min(changes, key=lambda name: changes[name].misses)
+    return f"{change} would leave {_left(changes[change], stats)} to compute"
+
+
+def _left(reuse: Reuse | None, stats: Stats) -> str:
+    """Say how many images would be left, and how many there are."""
+    now = _percent(stats.misses / max(stats.samples, 1))
+    return f"fewer than {now} of the images" if reuse is None else f"{_percent(reuse.misses)} of the images, not {now},"
+
+
+def _by_pillow(stats: Stats) -> str:
+    """Say which share of what was computed Pillow decoded, and how long that took; nothing if there was none."""
+    if not stats.pillow_images:
+        return ""
+    share = _percent(stats.pillow_images / max(stats.files, 1))
+    return f"Pillow decoded {share} of the files that were read, in {stats.pillow_s:.1f} s of their threads' time"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 NOTHING_SERVED = diagnose(Stats(), Facts())

@@ -1,8 +1,8 @@
 """Engine: the two threads that carry out plans.
 
-    Schedule ─▶ Preparer ───────▶ Finisher ─────▶ take
-    plans       partial images,   final images,   by the training loop
-                or final ones     the store
+    groups ─▶ Preparer ───────▶ Finisher ─────▶ take
+    of plans  partial images,   final images,   by the training loop
+              or final ones     the store
 
 Each alone touches its own pipelines. Between them, and before the training loop, a few batch groups wait. An exception
 in either ends it, and is raised by `take` after the batches before it.
@@ -17,21 +17,28 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from types import NoneType
 from typing import Any
 
+from dalirefurb.checks import require
+from dalirefurb.dali.insides import THREADS
 from dalirefurb.engine.backend_factory import BackendFactory
-from dalirefurb.engine.batch_group import GroupFailed, Position
+from dalirefurb.engine.batch_group import GroupFailed, Position, UpcomingGroups, first_one_by_one, grouped, planned
+from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
-from dalirefurb.engine.course import Course, Steady
+from dalirefurb.engine.diagnosis import Diagnosis, Facts, diagnose, least_steps
 from dalirefurb.engine.finisher import Finisher, Served
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.preparer import Prepared, Preparer
-from dalirefurb.engine.schedule import Schedule
-from dalirefurb.engine.stats import Stats, Tally
+from dalirefurb.engine.stats import Course, Stats, Tally
 from dalirefurb.errors import LoaderError
+from dalirefurb.planning.assistant import Assistant
+from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.reader import Reader
 from dalirefurb.store.available import promise_to
-from dalirefurb.system.threads import close_all, others_at_work
+from dalirefurb.system.threads import close_all, others_at_work, watch_threads
 
 _END_S = 60.0
 """How long a thread that should end is waited for while nobody in the process works: a store may hang."""
@@ -48,41 +55,52 @@ class Engine:
     """Turns plans into batches, a bounded number of them ahead.
 
     Args:
-        schedule: Schedule of what is served, from any position on.
+        planner: Planner of this rank's batches.
+        assistant: Assistant that makes the plans, if they depend on losses; otherwise None.
+        cache: Cache client, which is told what will be asked for.
         preparer: Work of the prepare thread, which makes partial images, or final ones where one step makes both
             parts.
         finisher: Work of the finish thread, which makes final images, if they are not there, and hands batches
             over.
         reader: Reader of the samples; it is closed with the engine.
         factory: Builder of what computes; it is closed with the engine.
-        depths: Numbers of batch groups on their way.
+        depths: Numbers of threads, of batches in a group, and of groups on their way.
+        facts: What decides the engine's work, for a diagnosis of it.
         nbytes: What all of it takes of this machine's memory beside the store, at most.
         tally: Counter of what both threads and the engine do, see `Stats`.
+
+    Attributes:
+        num_batches: Batches of an epoch.
     """
 
     def __init__(
         self,
-        schedule: Schedule,
+        planner: Planner,
+        assistant: Assistant | None,
+        cache: CacheClient,
         preparer: Preparer,
         finisher: Finisher,
         *,
         reader: Reader,
         factory: BackendFactory,
         depths: Depths,
+        facts: Facts,
         nbytes: int,
         tally: Tally,
     ) -> None:
-        self._schedule: Schedule | None = schedule
+        self.planner = planner
+        self.assistant = assistant
+        self.depths = depths
+        self.num_batches = len(planner)
+        self._cache: CacheClient | None = cache
         self._preparer: Preparer | None = preparer
         self._finisher: Finisher | None = finisher
         self._reader = reader
         self._factory = factory
-        self._num_batches = schedule.num_batches
-        self._ready = depths.ready
-        self._batches_made = depths.batches_made
+        self._facts = facts
         self._nbytes = nbytes
         self._tally = tally
-        self._course = Course(tally)
+        self._course = Course(tally, partial(watch_threads, "dalirefurb", THREADS))
         self._threads: list[threading.Thread] = []
         # Whoever begins or ends threads holds it; `halt` and `shutdown` never wait for it.
         self._changing = threading.RLock()
@@ -99,7 +117,7 @@ class Engine:
     @property
     def untouched_bytes(self) -> int:
         """Bytes that it may take yet, beside the store; from when all that can be made ahead has been, the rest."""
-        return 0 if self._closed or self._tally.batches > self._batches_made else self._nbytes
+        return 0 if self._closed or self._tally.batches > self.depths.batches_made else self._nbytes
 
     def seek(self, position: Position) -> None:
         """Make `position` the next batch to be taken; free where it is already.
@@ -115,17 +133,16 @@ class Engine:
         with self._changing:
             self.stop()
             self._check_open()
-            assert self._schedule is not None
+            assert self._cache is not None
             assert self._preparer is not None
             assert self._finisher is not None
-            prepared: ClosableQueue[Prepared] = ClosableQueue(self._ready)
+            prepared: ClosableQueue[Prepared] = ClosableQueue(self.depths.ready)
             batches: ClosableQueue[Served] = ClosableQueue(1)
             self._prepared, self._batches = prepared, batches
-            groups = self._schedule.begin(position, one_by_one=one_by_one)
-            prepare, finish = self._preparer.work, self._finisher.work
+            groups = self._groups(self._cache, position, one_by_one=one_by_one)
             self._threads = [
-                self._thread("dalirefurb-prepare", self._turns[0], prepared, prepare, groups, prepared),
-                self._thread("dalirefurb-finish", self._turns[1], batches, finish, prepared, batches),
+                self._thread("dalirefurb-prepare", self._turns[0], self._preparer.work, groups, prepared),
+                self._thread("dalirefurb-finish", self._turns[1], self._finisher.work, prepared, batches),
             ]
             for thread in self._threads:
                 thread.start()
@@ -134,8 +151,29 @@ class Engine:
                 self.halt()
                 self._check_open()
 
+    def _groups(self, cache: CacheClient, position: Position, *, one_by_one: bool) -> UpcomingGroups:
+        """Have the store keep what is asked for from a position on; return the groups from there on, without end."""
+        planner, assistant, depths = self.planner, self.assistant, self.depths
+        if assistant is None:
+            cache.retain(planner, position)
+            plans = planned(planner, position)
+        else:
+            assistant.rewind()
+            (epoch, row), candidates, plan = assistant.upcoming, assistant.chooses_from, assistant.plan
+            cache.retain(candidates, Position(epoch, row // candidates.batch_size))
+            plans = planned(planner, position, lambda *_: plan())
+        groups = grouped(plans, depths.batches_per_group, depths.hits_per_group)
+        if one_by_one:
+            groups = first_one_by_one(groups)
+        return UpcomingGroups(groups, cache.announce, depths.announced)
+
     def _thread(
-        self, name: str, turn: threading.Lock, leaving: ClosableQueue[Any], work: Callable[..., None], *arguments: Any
+        self,
+        name: str,
+        turn: threading.Lock,
+        work: Callable[[Any, ClosableQueue[Any]], None],
+        coming: object,
+        leaving: ClosableQueue[Any],
     ) -> threading.Thread:
         """Make a thread; the engine lives as long as it does, so that it is waited for when the interpreter ends."""
 
@@ -143,8 +181,14 @@ class Engine:
             if leaving.stopping:
                 return
             with turn:
-                if not leaving.stopping:
-                    work(*arguments)
+                if leaving.stopping:
+                    return
+                try:
+                    work(coming, leaving)
+                except Stopped:
+                    pass
+                except BaseException as error:  # Whatever happened belongs to the training loop.
+                    leaving.fail(error)
 
         return threading.Thread(target=run, args=(self,), name=name, daemon=True)
 
@@ -172,7 +216,7 @@ class Engine:
             if isinstance(error, Exception):
                 self._check_open()  # Whatever closing it in another thread has led to.
             raise
-        samples, following = len(served.indices), self.after(served.position)
+        samples, following = len(served.indices), served.position.after(self.num_batches)
         self._course.hand(
             served.position,
             following,
@@ -194,18 +238,23 @@ class Engine:
         self._expected = None
         return self._batches.take()
 
-    def after(self, position: Position) -> Position:
-        """Return the place of the following batch."""
-        epoch, batch = position
-        return Position(epoch, batch + 1) if batch + 1 < self._num_batches else Position(epoch + 1, 0)
-
     def stats(self) -> Stats:
         """Return a snapshot of the counts."""
         return self._tally.stats()
 
-    def steady(self, since: Stats | None = None) -> Steady:
-        """Return what a verdict is made of, see `Course.steady`."""
-        return self._course.steady(since)
+    def diagnose(self, since: Stats | None) -> Diagnosis:
+        """Say whether training waits; see `Loader.diagnose`.
+
+        Raises:
+            ConfigurationError: If `since` is no snapshot.
+        """
+        remedy = "pass what loader.stats() returned earlier, or leave it out"
+        require(isinstance(since, (Stats, NoneType)), "since", "Stats", since, remedy)
+        stats, parts, first_epoch, computes = self._course.steady(since)
+        if since is None and first_epoch is not None and stats.steps < least_steps(self._facts):
+            stats, parts, first_epoch = first_epoch + stats, (), None  # better than nothing
+        facts = replace(self._facts, shared=self._facts.shared and computes)
+        return diagnose(stats, facts, parts, first_epoch=first_epoch)
 
     def halt(self) -> None:
         """Have the threads end, and with them what was made ahead. Never waits."""
@@ -252,7 +301,7 @@ class Engine:
                 self._reader.join()
                 self._factory.join()
                 # Whoever keeps a closed loader keeps no images, no graph and no store.
-                self._schedule = self._preparer = self._finisher = None
+                self._cache = self._preparer = self._finisher = None
                 self._batches.close()
                 self._factory.give_back()
 

@@ -20,13 +20,15 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.dlpack import from_dlpack
 
+from dalirefurb.augment.output import Dtype
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.dali import GraphError
 from dalirefurb.engine.backends import FinalGraph, names
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
-from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
+from dalirefurb.engine.closable_queue import ClosableQueue
+from dalirefurb.engine.loader_view import Batch
 from dalirefurb.engine.preparer import Prepared, failed_in_graph
 from dalirefurb.engine.stats import Tally
 from dalirefurb.errors import LoaderError
@@ -57,6 +59,39 @@ class Served:
     misses: int
     recomputed: int
     replaced: int
+
+
+@dataclass(frozen=True)
+class BatchTensors:
+    """Puts the tensors of a batch together, in the training loop's thread and, on a GPU, in its stream.
+
+    Attributes:
+        labels: Labels of all samples, of a type that torch knows, shape (num_samples, ...).
+        with_indices: Whether a batch has a third part, the samples' indices.
+        pin_memory: Whether labels are put into pinned memory.
+        dtype: Type of the images, as `Output` names it.
+    """
+
+    labels: NDArray[Any]
+    with_indices: bool
+    pin_memory: bool
+    dtype: Dtype
+
+    def of(self, served: Served, padding: int) -> Batch:
+        """Return images, labels and perhaps indices of a batch whose last rows, so many, only fill it up."""
+        labels = torch.from_numpy(self.labels[served.indices])
+        if self.pin_memory:
+            labels = labels.pin_memory()
+        images = served.images
+        if images.is_cuda:
+            labels = labels.to(images.device, non_blocking=True)
+        if self.dtype == "bfloat16":
+            images = images.to(torch.bfloat16)
+        if not self.with_indices:
+            return images, labels
+        indices = torch.from_numpy(served.indices.copy())
+        indices[len(indices) - padding :] = -1
+        return images, labels, indices
 
 
 class Finisher:
@@ -92,24 +127,15 @@ class Finisher:
         self._pin_memory = pin_memory
         self._tally = tally
 
-    def work(self, prepared: ClosableQueue[Prepared], batches: ClosableQueue[Served]) -> None:
-        """Make batches until stopped, or until a group is an error: it follows the batches before it.
-
-        For a group of several batches see `BatchGroup.fail`.
-        """
-        try:
-            self._carry_out(prepared, batches)
-        except Stopped:
-            pass
-        except BaseException as error:  # Whatever happened belongs to the training loop.
-            batches.fail(error)
-
     def abandon(self, prepared: Iterable[Prepared]) -> None:
         """Give back what groups that nobody will finish have; there are any if no thread came to do it."""
         self._cache.abandon(each.cache_plan for each in prepared)
 
-    def _carry_out(self, prepared: ClosableQueue[Prepared], batches: ClosableQueue[Served]) -> None:
-        """Make batches without end; leave no group behind."""
+    def work(self, prepared: ClosableQueue[Prepared], batches: ClosableQueue[Served]) -> None:
+        """Make batches until stopped, or until a group is an error, which follows the batches before it.
+
+        For a group of several batches see `BatchGroup.fail`. No group is left behind.
+        """
         running: deque[Prepared] = deque()
         try:
             while True:
@@ -133,8 +159,6 @@ class Finisher:
                     self.abandon([taken])
                     taken.cache_plan.group.fail(error)
                 running.append(taken)
-        except Stopped:
-            raise
         except Exception:
             while running:
                 self._finish(running, batches)

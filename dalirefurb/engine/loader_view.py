@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
+import torch
+
 from dalirefurb.calls import Explained
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError, LoaderError
@@ -59,6 +61,9 @@ def _is_lost(fit: Any) -> bool:
     counted_wrong = batches.ready != batches.processed or fit.restarted_on_epoch_start or fit.restarted_on_epoch_end
     return bool(fit.is_resuming and (not_loaded or counted_wrong))
 
+
+Batch = tuple[torch.Tensor, ...]
+"""Images, labels and, if asked for, indices."""
 
 Batches = TypeVar("Batches", bound="Mappable")
 
@@ -114,6 +119,25 @@ class Mappable(ABC):
             "a loader cannot be pickled or copied, since its threads and pipelines belong to one process: make it, and "
             "views of it, in the process that iterates, and pass on loader.state_dict() if it is to go on there"
         )
+
+
+class EpochSampler:
+    """Stands for a loader's planner where a sampler is looked for, whose `set_epoch` many training loops call.
+
+    Args:
+        loader: Loader whose epoch is set.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        """Count the samples that can be served in an epoch."""
+        return int(self._loader.num_samples)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that is served next, see `Loader.set_epoch`."""
+        self._loader.set_epoch(epoch)
 
 
 class LoaderView(Mappable, metaclass=Explained):

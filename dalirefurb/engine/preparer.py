@@ -11,25 +11,27 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import wait
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from dalirefurb.dali import GraphError
 from dalirefurb.engine.backends import ComputeBackend
+from dalirefurb.engine.batch_group import UpcomingGroups
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
+from dalirefurb.engine.compute_now import unless_replaced
+from dalirefurb.engine.in_flight import known
 from dalirefurb.engine.prefetch import Depths
-from dalirefurb.engine.schedule import UpcomingGroups
 from dalirefurb.engine.stats import Tally
 from dalirefurb.errors import LoaderError
+from dalirefurb.planning.difficulty import FeatureTable
 from dalirefurb.reading.reader import Reader, Samples
 
 _POLL_S = 1.0
-
-OnComputed = Callable[[CachePlan], None]
-"""Is shown a batch group whose partial images were computed."""
 
 
 class Prepared(NamedTuple):
@@ -65,7 +67,7 @@ class Preparer:
         backend: Backend that computes the images.
         in_flight: Largest number of groups that the backend has at a time.
         depths: Numbers of groups that are admitted, and for which something is read, before the backend has them.
-        on_computed: Function that is shown each group whose partial images were computed; None: nobody is.
+        features: Table of features of each sample's version 0, if an Assistant plans; otherwise None.
         tally: Counter of what the thread does, see `Stats`.
     """
 
@@ -77,7 +79,7 @@ class Preparer:
         backend: ComputeBackend,
         in_flight: int,
         depths: Depths,
-        on_computed: OnComputed | None,
+        features: FeatureTable | None,
         tally: Tally,
     ) -> None:
         self._reader = reader
@@ -85,7 +87,7 @@ class Preparer:
         self._backend = backend
         self._in_flight = in_flight
         self._depths = depths
-        self._on_computed = on_computed
+        self._features = features
         self._tally = tally
 
     def work(self, groups: UpcomingGroups, prepared: ClosableQueue[Prepared]) -> None:
@@ -94,13 +96,8 @@ class Preparer:
         Where bad samples are replaced, groups are made again without those that were found. For a group of several
         batches see `BatchGroup.fail`.
         """
-        try:
-            while True:
-                self._carry_out(groups, prepared)
-        except Stopped:
-            pass
-        except BaseException as error:  # Whatever happened belongs to the training loop.
-            prepared.fail(error)
+        while True:
+            self._carry_out(groups, prepared)
 
     def _carry_out(self, groups: UpcomingGroups, prepared: ClosableQueue[Prepared]) -> None:
         """Prepare groups until bad samples are found."""
@@ -110,8 +107,6 @@ class Preparer:
             while True:
                 self._fill(groups, admitted, running, prepared)
                 self._pass_on(running, prepared)
-        except Stopped:
-            raise
         except _ReadAgain:
             groups.put_back(cache_plan.group for cache_plan in _unfinished(running, admitted))
         except Exception as error:
@@ -140,8 +135,6 @@ class Preparer:
             reads = self._depths.read_ahead + self._in_flight - len(running)
             while len(admitted) < self._depths.admitted and _reads(admitted) < reads:
                 admitted.append(self._admit(groups))
-        except Stopped:
-            raise
         except Exception:
             while admitted or running:
                 self._submit_some(admitted, running, prepared)
@@ -158,8 +151,6 @@ class Preparer:
             while admitted and len(running) < self._in_flight and (not running or admitted[0].reading.done()):
                 running.append(self._submit(admitted[0], prepared))
                 admitted.popleft()
-        except Stopped:
-            raise
         except Exception:
             while running:
                 self._pass_on(running, prepared)
@@ -216,8 +207,8 @@ class Preparer:
                 raise _ReadAgain from error
             raise failed_in_graph(cache_plan, error.reason) from error.__cause__
         self._tally.add(graph_wait_s=time.perf_counter() - began)
-        if self._on_computed is not None and len(cache_plan.compute):
-            self._on_computed(cache_plan)
+        if self._features is not None and len(cache_plan.compute):
+            _fill(self._features, cache_plan)
         return images
 
 
@@ -235,3 +226,13 @@ def _unfinished(running: Iterable[_Submitted], admitted: Iterable[CachePlan]) ->
 def _reads(admitted: Iterable[CachePlan]) -> int:
     """Count the groups for which something is read."""
     return sum(len(cache_plan.compute) > 0 for cache_plan in admitted)
+
+
+def _fill(features: FeatureTable, cache_plan: CachePlan) -> None:
+    """Put the features of each sample's version 0 into their table; those of a replaced one are of a black image."""
+    plan, rows, computed = cache_plan.plan, cache_plan.compute, cache_plan.computed
+    places = np.flatnonzero(plan.version[rows] == 0)
+    if len(places):
+        images, shown = known(computed.images), known(computed.indices)[places]
+        indices = plan.indices[rows[places]]
+        features.fill(indices, unless_replaced(indices, shown, [images[place] for place in places.tolist()]))

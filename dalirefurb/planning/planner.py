@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,25 @@ T = TypeVar("T")
 
 _MOST_SAMPLES = 1 << 40
 _LATEST = "_latest_made"
+
+
+class Reuse(NamedTuple):
+    """How often versions are used, which decides what share of an epoch's rows miss.
+
+    Attributes:
+        factor: Uses of a version, at least 1.
+        coverage: Share of the samples whose versions are cached; the others always miss.
+        even: Whether the batches of an epoch miss equally, within one.
+    """
+
+    factor: int = 1
+    coverage: float = 1.0
+    even: bool = True
+
+    @property
+    def misses(self) -> float:
+        """Share of an epoch's rows that miss, on average, once all that is cached was computed."""
+        return 1 - self.coverage + self.coverage / self.factor
 
 
 @dataclass(frozen=True)
@@ -169,6 +188,11 @@ class Planner(metaclass=TakesNumbers):
     def peak_slots(self) -> int:
         """Versions that are ever stored at once, at most, over all shards."""
         return sum(self.shard_slots)
+
+    @property
+    def reuse(self) -> Reuse | None:
+        """How often versions are used; None where no formula says what share of the rows miss."""
+        return None
 
     @property
     def feedback_lag(self) -> int | None:
@@ -373,6 +397,11 @@ class RankPlanner(DerivedPlanner):
     def shard_slots(self) -> tuple[int, ...]:
         """Versions of the rank's samples that are ever stored at once, at most, shape (1,)."""
         return (sum(self.planner.shard_slots[self._part.start : self._part.stop]),)
+
+    @property
+    def reuse(self) -> Reuse | None:
+        """How often versions are used, by every rank alike."""
+        return self.planner.reuse
 
     def plan(self, epoch: int, batch: int) -> BatchPlan:
         """Plan the rank's part of one batch, and nothing else of it; see `Planner.plan`."""

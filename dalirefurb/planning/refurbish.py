@@ -31,7 +31,7 @@ import numpy as np
 from dalirefurb.checks import require
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask
 from dalirefurb.planning.closed_form import ClosedFormPlanner
-from dalirefurb.planning.planner import Planner
+from dalirefurb.planning.planner import Planner, Reuse
 from dalirefurb.planning.shuffle import BatchOrder, BatchShuffler, Run
 from dalirefurb.planning.whole_numbers import Interval, around, pieces
 
@@ -125,6 +125,12 @@ class Refurbish(ClosedFormPlanner):
             extra = self.batch_shuffler.extra_slots(shards=self.shards, batches=len(self), samples=covered)
             slots.append(min(covered, covered - least + extra))
         return tuple(slots)
+
+    @property
+    def reuse(self) -> Reuse:
+        """How often versions are used. Batches miss equally if both shufflers see to it."""
+        even = isinstance(self.batch_shuffler, BatchShuffler) and self._groups == self.reuse_factor
+        return Reuse(self.reuse_factor, round(self.coverage * self.num_samples) / self.num_samples, even)
 
     @property
     def order(self) -> BatchOrder:
@@ -257,6 +263,11 @@ class Standard(ClosedFormPlanner):
     def shard_slots(self) -> tuple[int, ...]:
         """Return 0 for each shard, shape (shards,)."""
         return self._refurbish.shard_slots
+
+    @property
+    def reuse(self) -> Reuse:
+        """How often versions are used: once."""
+        return Reuse()
 
     def likeness(self, shard: int) -> tuple[int, int, int]:
         """Return the samples of a shard, and that none of them is cached."""

@@ -129,7 +129,7 @@ def propose_coverage(
         slots=chosen.peak_slots,
         nbytes=nbytes(covered),
         budget_bytes=limit,
-        misses_per_epoch=round(planner.num_samples - covered * (1 - 1 / planner.reuse_factor)),
+        misses_per_epoch=round(planner.num_samples * chosen.reuse.misses),
     )
 
 

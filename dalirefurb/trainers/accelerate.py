@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from dalirefurb.engine.batch_tensors import Batch
+from dalirefurb.engine.loader_view import Batch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
 from dalirefurb.trainers.trainer_loader import TrainerLoader, import_trainer

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dalirefurb.engine.batch_tensors import Batch
+from dalirefurb.engine.loader_view import Batch
 from dalirefurb.loader import Loader
 from dalirefurb.trainers.trainer_loader import TrainerLoader
 

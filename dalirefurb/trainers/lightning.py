@@ -35,7 +35,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from dalirefurb.engine.batch_tensors import Batch
+from dalirefurb.engine.loader_view import Batch
 from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader

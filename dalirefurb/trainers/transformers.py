@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from dalirefurb.engine.batch_tensors import Batch
+from dalirefurb.engine.loader_view import Batch
 from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader

@@ -21,10 +21,10 @@ from dalirefurb.cli.outcome import in_options
 from dalirefurb.cli.show import PICTURES
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES
 from dalirefurb.demo.photographs import Photographs
-from dalirefurb.engine.bottleneck import Facts
-from dalirefurb.engine.diagnosis import diagnose
+from dalirefurb.engine.diagnosis import Facts, diagnose
 from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import how_to_install
+from dalirefurb.planning.planner import Reuse
 from dalirefurb.store import DiskStore, StoreSpec
 from tests.one_line import error_of, without_progress
 
@@ -51,7 +51,7 @@ def rows(output):
     return [re.findall(r"[\d.]+", line) for line in output.splitlines() if re.match(r" +\d", line)]
 
 
-SHARED = Facts(reuse_factor=3, slots=800, store="MemoryStore", shared=True)
+SHARED = Facts(reuse=Reuse(3), slots=800, store="MemoryStore", shared=True)
 TRAINED = Stats(samples=800, hits=600, misses=200, batches=100, steps=99, consumer_busy_s=9.0)
 
 
@@ -59,8 +59,8 @@ TRAINED = Stats(samples=800, hits=600, misses=200, batches=100, steps=99, consum
     ("stats", "facts", "remedy"),
     [
         (TRAINED, SHARED, "compare images/s with those of --technique standard"),
-        (TRAINED, replace(SHARED, reuse_factor=None), "compare images/s with those of --technique standard"),
-        (TRAINED, replace(SHARED, reuse_factor=1), "compare images/s with those of --technique refurbish"),
+        (TRAINED, replace(SHARED, reuse=None), "compare images/s with those of --technique standard"),
+        (TRAINED, replace(SHARED, reuse=Reuse()), "compare images/s with those of --technique refurbish"),
         (Stats(), SHARED, "train for more --epochs"),
         (replace(TRAINED, hits=0, misses=800, consumer_wait_s=9.0), SHARED, "train for more --epochs"),
     ],

@@ -14,10 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dalirefurb.engine.batch_group import BatchGroup, Position, grouped, planned
+from dalirefurb.engine.batch_group import BatchGroup, Position, UpcomingGroups, grouped, planned
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
-from dalirefurb.engine.schedule import UpcomingGroups
 from dalirefurb.image_batch import Images
 from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.planner import Planner

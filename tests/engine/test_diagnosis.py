@@ -33,20 +33,18 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.engine.batch_group import Position
-from dalirefurb.engine.bottleneck import Facts, find, is_filling, model_shares_cores
-from dalirefurb.engine.course import Course
-from dalirefurb.engine.diagnosis import LEAST_STEPS, diagnose
-from dalirefurb.engine.stats import Tally
+from dalirefurb.engine.diagnosis import LEAST_STEPS, Facts, diagnose, find, is_filling, model_shares_cores
+from dalirefurb.engine.stats import Course, Tally
 from dalirefurb.engine.verdict import verdict_of
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning import Frozen
-from dalirefurb.planning.planner import Planner
+from dalirefurb.planning.planner import Planner, Reuse
 from dalirefurb.store import Store
 from dalirefurb.tuning import Diagnosis, Verdict
 from tests.pictures import jpeg, picture
 
-REUSING = Facts(reuse_factor=2, slots=800, store="MemoryStore", threads=4, cores=4, reading_threads=16, final_stages=1)
-COMPUTED_ONCE = replace(REUSING, reuse_factor=1, slots=0, store="")
+REUSING = Facts(reuse=Reuse(2), slots=800, store="MemoryStore", threads=4, cores=4, reading_threads=16, final_stages=1)
+COMPUTED_ONCE = replace(REUSING, reuse=Reuse(), slots=0, store="")
 
 
 def made(*, wait_s: float = 0.0, step_s: float = 0.1, batches: int = 100, **counts: float) -> Stats:
@@ -151,7 +149,7 @@ def test_parts_that_differ_by_verdict_and_by_a_tenth_are_inconclusive(waits: Seq
 def test_an_epoch_that_fills_the_store_says_nothing_of_waiting_in_later_ones(
     reuse_factor: int, coverage: float
 ) -> None:
-    facts = replace(REUSING, reuse_factor=reuse_factor, coverage=coverage)
+    facts = replace(REUSING, reuse=Reuse(reuse_factor, coverage))
     filling, later = made(wait_s=1, hits=0, misses=800), round(800 * (1 - coverage + coverage / reuse_factor))
     found = diagnose(filling, facts)
     assert found.verdict is Verdict.INCONCLUSIVE
@@ -190,7 +188,7 @@ def test_where_the_first_epoch_was_slower_though_it_did_not_wait_reuse_stays() -
         (made(), REUSING, made(batches=LEAST_STEPS, hits=0, misses=800)),
         (made(hits=0, misses=800), REUSING, made(hits=0, misses=800)),
         (made(), COMPUTED_ONCE, made()),
-        (made(), replace(REUSING, reuse_factor=None), made()),
+        (made(), replace(REUSING, reuse=None), made()),
     ],
 )
 def test_otherwise_a_loader_that_is_not_waited_for_is_left_as_it_is(
@@ -214,16 +212,16 @@ COMPUTING, FILES, STORING, DRAWING = (
         (COMPUTING, REUSING, "computed images, 50 %", "reuse_factor=3 would leave 33 % of the images, not 50 %,"),
         (COMPUTING, COMPUTED_ONCE, "computed images", "reuse_factor=2 with a MemoryStore() would leave 50 %"),
         (COMPUTING, replace(REUSING, threads=2), "computed images", "num_threads=4) would use all cores, not 2"),
-        (COMPUTING, replace(REUSING, coverage=0.5), "computed images", "coverage=1 would leave 50 %"),
-        (COMPUTING, replace(REUSING, coverage=0.9), "computed images", "reuse_factor=3 would leave 40 %"),
-        (COMPUTING, replace(REUSING, reuse_factor=3), "computed images", "a later split"),
-        (COMPUTING, replace(REUSING, reuse_factor=4, encoded=True), "computed images", "recipe.at(1)"),
-        (COMPUTING, replace(REUSING, reuse_factor=4, final_stages=0), "computed images", "more cores"),
-        (COMPUTING, replace(REUSING, reuse_factor=None), "computed images", "a planner that reuses more"),
+        (COMPUTING, replace(REUSING, reuse=Reuse(2, 0.5)), "computed images", "coverage=1 would leave 50 %"),
+        (COMPUTING, replace(REUSING, reuse=Reuse(2, 0.9)), "computed images", "reuse_factor=3 would leave 40 %"),
+        (COMPUTING, replace(REUSING, reuse=Reuse(3)), "computed images", "a later split"),
+        (COMPUTING, replace(REUSING, reuse=Reuse(4), encoded=True), "computed images", "recipe.at(1)"),
+        (COMPUTING, replace(REUSING, reuse=Reuse(4), final_stages=0), "computed images", "more cores"),
+        (COMPUTING, replace(REUSING, reuse=None), "computed images", "a planner that reuses more"),
         ({**COMPUTING, "hits": 700, "misses": 100}, REUSING, "computed final images, 12 %", "a later split"),
         (FILES, replace(REUSING, reading_threads=4), "waited for files", "Prefetch(reading_threads=16)"),
         (FILES, REUSING, "waited for files", "reuse_factor=3 would leave 33 %"),
-        (FILES, replace(REUSING, reuse_factor=None), "waited for files", "recipe.at(0)"),
+        (FILES, replace(REUSING, reuse=None), "waited for files", "recipe.at(0)"),
         (
             {**FILES, "pillow_images": 300, "pillow_s": 5.0},
             replace(REUSING, reading_threads=4),
@@ -268,8 +266,7 @@ def test_the_change_is_that_of_what_held_the_loader_back(
     ),
     facts=st.builds(
         Facts,
-        reuse_factor=st.none() | st.integers(1, 6),
-        coverage=st.floats(0.01, 1),
+        reuse=st.none() | st.builds(Reuse, st.integers(1, 6), st.floats(0.01, 1)),
         slots=st.integers(0, 100),
         store=st.sampled_from(["", "MemoryStore", "DiskStore", "TieredStore", "Compressed", "Mine"]),
         encoded=st.booleans(),
@@ -315,7 +312,7 @@ SHARING = replace(REUSING, shared=True)
             "compare images/s with those of reuse_factor=1 (now 2.5 times those of the first epoch, which computed "
             "all)",
         ),
-        (replace(SHARING, reuse_factor=None), None, "compare images/s with those of Standard"),
+        (replace(SHARING, reuse=None), None, "compare images/s with those of Standard"),
         (
             replace(COMPUTED_ONCE, shared=True),
             made(),
@@ -382,7 +379,7 @@ def test_a_model_shares_the_cores_if_it_computes_on_whatever_threads(
     kind: str, shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that sleeps stands for one that waits for another machine."""
-    monkeypatch.setattr("dalirefurb.engine.bottleneck.model_shares_cores", lambda: True)
+    monkeypatch.setattr("dalirefurb.engine.diagnosis.model_shares_cores", lambda: True)
     with Loader(arrays(), simple(SIZE, raw=True), standard()) as loader, steps_of(kind) as step:
         for _ in loader:
             step()
@@ -442,7 +439,7 @@ def trained(
 ) -> Course:
     """Epochs of 10 batches, between which there is a pause; each batch is waited for, and then worked with, so long."""
     clock, watch = Clock(), watch or Watch()
-    course = Course(Tally(), clock, watch)
+    course = Course(Tally(), watch, clock)
     for number, (wait_s, step_s) in enumerate(zip(waits, steps, strict=True), batches * epoch):
         position, following = Position(*divmod(number, batches)), Position(*divmod(number + 1, batches))
         watch.number = number
@@ -493,7 +490,7 @@ def test_what_is_asked_since_a_snapshot_is_of_later_batches_only() -> None:
 
 def test_a_batch_that_is_jumped_to_has_no_step_before_it() -> None:
     clock = Clock()
-    course = Course(Tally(), clock, Watch())
+    course = Course(Tally(), Watch(), clock)
     for position in (Position(0, 0), Position(0, 1), Position(0, 5), Position(0, 6)):
         course.ask(position)
         course.hand(position, Position(0, position.batch + 1), samples=4)
@@ -598,7 +595,7 @@ NUM_SAMPLES = 192
 @pytest.fixture(autouse=True)
 def _cores_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that sleeps takes no core from the loader."""
-    monkeypatch.setattr("dalirefurb.engine.bottleneck.model_shares_cores", lambda: False)
+    monkeypatch.setattr("dalirefurb.engine.diagnosis.model_shares_cores", lambda: False)
 
 
 class SlowArrays(Arrays):
@@ -727,17 +724,17 @@ def test_what_is_no_snapshot_is_refused() -> None:
 @pytest.mark.parametrize(
     ("planner", "expected"),
     [
-        (refurbish(), (2, 1.0, 96)),
-        (Refurbish(NUM_SAMPLES, batch_size=8, reuse_factor=3, coverage=0.5), (3, 0.5, 64)),
-        (standard(), (1, 1.0, 0)),
-        (Frozen(NUM_SAMPLES, batch_size=8), (None, 1.0, NUM_SAMPLES)),
-        (Echo(standard(), echoing_factor=2, buffer_size=16), (None, 1.0, 16)),
+        (refurbish(), (Reuse(2), 96)),
+        (Refurbish(NUM_SAMPLES, batch_size=8, reuse_factor=3, coverage=0.5), (Reuse(3, 0.5), 64)),
+        (standard(), (Reuse(1), 0)),
+        (Frozen(NUM_SAMPLES, batch_size=8), (None, NUM_SAMPLES)),
+        (Echo(standard(), echoing_factor=2, buffer_size=16), (None, 16)),
     ],
 )
-def test_the_facts_are_those_of_the_plan(planner: Planner, expected: tuple[int | None, float, int]) -> None:
+def test_the_facts_are_those_of_the_plan(planner: Planner, expected: tuple[Reuse | None, int]) -> None:
     depths = Prefetch(num_threads=3, replicas=1).depths(planner)
     facts = Facts.of(planner, simple(SIZE), MemoryStore(), depths)
-    assert (facts.reuse_factor, facts.coverage, facts.slots) == expected
+    assert (facts.reuse, facts.slots) == expected
     assert (facts.store, facts.threads, facts.encoded) == ("MemoryStore", 3, False)
 
 
@@ -745,4 +742,4 @@ def test_the_facts_of_a_rank_are_of_its_share(tmp_path: Path) -> None:
     planner = Refurbish(NUM_SAMPLES, batch_size=8, reuse_factor=2, shards=2).for_rank(rank=1, world_size=2)
     store = DiskStore(tmp_path / "store")
     facts = Facts.of(planner, simple(SIZE).at(0), store, Prefetch().depths(planner))
-    assert (facts.reuse_factor, facts.slots, facts.store, facts.encoded) == (2, planner.peak_slots, "DiskStore", True)
+    assert (facts.reuse, facts.slots, facts.store, facts.encoded) == (Reuse(2), planner.peak_slots, "DiskStore", True)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 import dalirefurb
 from dalirefurb import AutoAssist, ImageFolder, Loader, MemoryStore, Prefetch, Refurbish, Standard, simple
 from dalirefurb.engine.backends import PartialBackend
+from dalirefurb.engine.cursor import EpochPass
 from dalirefurb.errors import LoaderError, SampleError
 from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.planning.planner import Planner
@@ -152,7 +153,7 @@ def test_a_thread_that_does_not_end_is_named(source: ImageFolder, monkeypatch: p
                 hanging.wait(LIMIT_S)
 
     loader = Loader(source, simple(SIZE), REFURBISH, HangingStore(), kernels="dali")
-    loader._assembler.get().engine.seek(loader._cursor.position)
+    loader._assembler.get().seek(loader._cursor.position)
     with pytest.raises(LoaderError, match=r"dalirefurb-prepare is still in wait \(.*threading\.py:\d+\)"):
         loader.close()
     hanging.set()
@@ -166,7 +167,7 @@ def test_on_a_gpu_closing_returns_what_dalis_pools_hold(source: ImageFolder, mon
     monkeypatch.setattr("nvidia.dali.backend.ReleaseUnusedMemory", lambda: alive.append(len(pipelines)))
     loader = make(source)
     next(iter(loader))
-    engine = loader._assembler.get().engine
+    engine = loader._assembler.get()
     engine._factory._device_id = 0
     assert engine._preparer is not None
     assert isinstance(engine._preparer._backend, PartialBackend)
@@ -241,7 +242,7 @@ class Interrupt:
         if not file.startswith(PACKAGE):
             return None
         # Signals are handled at calls: not in the line that only returns, nor between a block's end and its `__exit__`.
-        returning = frame.f_code.co_name == "_serve" and frame.f_lineno >= RETURN_LINE
+        returning = frame.f_code is EpochPass.__next__.__code__ and frame.f_lineno >= RETURN_LINE
         leaving = frame.f_lineno < self.last_line and getline(file, frame.f_lineno).lstrip().startswith("with ")
         self.last_line = frame.f_lineno
         if event == "line" and not returning and not leaving:
@@ -252,7 +253,7 @@ class Interrupt:
 
 
 PACKAGE = str(Path(dalirefurb.__file__).parent)
-RETURN_LINE = max(line for _, _, line in Loader._serve.__code__.co_lines() if line is not None)
+RETURN_LINE = max(line for _, _, line in EpochPass.__next__.__code__.co_lines() if line is not None)
 
 
 @pytest.mark.parametrize("planner", [REFURBISH, AutoAssist(REFURBISH, lag=32)], ids=["Refurbish", "AutoAssist"])
@@ -354,7 +355,7 @@ def test_what_no_thread_came_to_finish_is_given_back(source: ImageFolder, monkey
         source, simple(SIZE), REFURBISH, store, prefetch=Prefetch(num_threads=1, batches_per_group=1)
     ) as loader:
         list(loader)
-        engine = loader._assembler.get().engine
+        engine = loader._assembler.get()
         engine.stop()
         monkeypatch.setattr(engine._finisher, "work", lambda *_: None)
         engine.seek(loader._cursor.position)

@@ -145,12 +145,12 @@ def test_the_final_part_is_apart_where_partial_images_are_stored(split: int, sto
     configuration: Any = SimpleNamespace(
         source=FileList(["a.jpg"] * 64, np.zeros(64)),
         recipe=simple(32).at(split),
-        store=MemoryStore() if stored else None,
+        stored=stored,
         devices=Devices("cpu", "gpu"),
         kernels="dali",
     )
-    choose = Configuration.choose_depths(configuration, Prefetch(num_threads=8))
-    assert choose(Refurbish(64, batch_size=8, reuse_factor=2)).final_replicas == expected
+    depths = Configuration.depths(configuration, Refurbish(64, batch_size=8, reuse_factor=2), Prefetch(num_threads=8))
+    assert depths.final_replicas == expected
 
 
 def test_batches_of_hits_that_run_together_are_served_as_they_are_one_by_one(

@@ -233,7 +233,7 @@ def test_what_nobody_meant_to_raise_is_shown_with_all_of_its_way(
     ):
         next(iter(loader))
     names = [entry.name for entry in caught.traceback]
-    assert {"take", "work", "_carry_out", "_finish", "_collect"} <= {*names}
+    assert {"take", "work", "_finish", "_collect"} <= {*names}
 
 
 def test_an_interrupt_while_a_batch_is_waited_for_is_a_few_lines(

@@ -151,7 +151,7 @@ def test_features_made_anew_are_those_of_the_first_pass(source: ImageFolder) -> 
     ) as loader:
         for _ in islice(batches_of(loader, assist(REFURBISH)), 2 * len(REFURBISH)):
             pass
-        assistant = loader._feedback.assistant
+        assistant = loader._assistant
         assert assistant is not None
         seen = assistant.features
         assert not len(seen.missing(everything))

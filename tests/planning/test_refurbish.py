@@ -304,6 +304,16 @@ def test_a_plain_shuffle_varies_more_in_misses_per_batch():
     assert ranges[1] > 10
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"coverage": 0.5}, {"batch_shuffler": PlainShuffler()}, {"evict_shuffler": ReferenceCount()}]
+)
+def test_which_share_of_rows_misses_and_whether_batches_do_equally_is_told_without_planning(options):
+    planner = Refurbish(60, batch_size=6, reuse_factor=3, **options)
+    misses = [int(plan.miss.sum()) for epoch in range(3, 6) for plan in planner.epoch(epoch)]
+    assert sum(misses) == round(3 * 60 * planner.reuse.misses)
+    assert planner.reuse.even == (max(misses) - min(misses) <= 1)
+
+
 def test_slots_in_use_stay_constant_within_an_epoch():
     planner = Refurbish(3000, batch_size=60, reuse_factor=3)
     for epoch in range(1, 5):

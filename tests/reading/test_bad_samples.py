@@ -291,7 +291,7 @@ def test_an_assistant_plans_the_same_whatever_is_cached_and_after_a_resume(sourc
 def test_an_assistant_sees_black_images_in_place_of_bad_samples(on_demand: bool, source: ImageFolder) -> None:
     planner = AutoAssist(STANDARD, lag=12)
     with replacing(source, RECIPE, planner, look_ahead=1) as loader:
-        assistant = loader._feedback.assistant
+        assistant = loader._assistant
         assert assistant is not None
         if on_demand:
             inputs = assistant._difficulty.inputs(np.arange(NUM_SAMPLES))

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from dalirefurb.reading.formats import Header, jpeg, pnm, proven
+from dalirefurb.reading.formats import JPEG_NEAR, Header, as_pnm, pnm_header, proven
 from dalirefurb.reading.pillow_decoder import PillowDecoder, PillowError
 from dalirefurb.source.levels import Levels
 
@@ -139,7 +139,7 @@ class Inspector:
         started, by_pillow = time.perf_counter(), np.flatnonzero(seen["by_pillow"])
         for row in by_pillow.tolist():
             image = self._decoded(row, int(indices[row]), data[row])
-            data[row] = pnm.written(image)
+            data[row] = as_pnm(image)
             seen["height"][row], seen["width"][row], _ = image.shape
         self._on_look(len(data), len(by_pillow), time.perf_counter() - started if len(by_pillow) else 0.0)
         if new:
@@ -159,7 +159,7 @@ class Inspector:
         Raises:
             Refused: If Pillow cannot decode it either.
         """
-        if pnm.proven(given.data) is not None:
+        if pnm_header(given.data) is not None:
             raise Refused(row, reason)
         try:
             height, width, _ = self._pillow(given, self._name(index)).shape
@@ -181,4 +181,4 @@ def _digest(encoded: NDArray[np.uint8], head: int = 0) -> int:
     content = encoded.data
     if not head:
         return xxh3_64_intdigest(content)
-    return xxh3_64_intdigest(content[-jpeg.NEAR :], xxh3_64_intdigest(content[:head]) ^ len(content))
+    return xxh3_64_intdigest(content[-JPEG_NEAR :], xxh3_64_intdigest(content[:head]) ^ len(content))

@@ -49,7 +49,7 @@ MAY_IMPORT = {
 }
 
 # What is above a module, and is imported by a string where a user looks at a sample: a source by itself needs no DALI.
-BY_NAME = {("source.contract", "reading.decoding")}
+BY_NAME = {("source.contract", "reading.inspector")}
 
 # Libraries that take long to load, or are not always there, and the modules of their package that import them.
 ONLY = {

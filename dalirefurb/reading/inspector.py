@@ -11,6 +11,7 @@ is looked at anew.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
+from dalirefurb import dali
+from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.formats import JPEG_NEAR, Header, as_pnm, pnm_header, proven
 from dalirefurb.reading.pillow_decoder import PillowDecoder, PillowError
 from dalirefurb.source.levels import Levels
@@ -81,6 +84,33 @@ def judge(encoded: NDArray[np.uint8], pillow: PillowDecoder) -> Judged:
             f"{header.width}: pass a larger max_pixels to the loader if it is genuine",
         )
     return Judged(decoder, header)
+
+
+def decoded(encoded: NDArray[np.uint8], levels: Levels, name: str) -> NDArray[np.uint8]:
+    """Return an image to look at, as a loader would decode it, uint8 of shape (height, width, 3), upright.
+
+    Args:
+        encoded: Bytes of the file, shape (length,).
+        levels: Levels of what is deeper than 8 bits.
+        name: Name of the sample, for a warning.
+
+    Raises:
+        Refused: If it cannot be decoded, or has too many pixels.
+    """
+    pillow = PillowDecoder(BadSamplePolicy().max_pixels, levels)
+    verdict = judge(encoded, pillow)
+    if verdict.decoder is None:
+        raise Refused(0, verdict.reason)
+    failed = ""
+    if verdict.decoder == "dali":
+        try:
+            return dali.decoder(os.getpid())(encoded)
+        except dali.GraphError as error:
+            failed = f"{error.reason}; "
+    try:
+        return pillow(encoded, name)
+    except PillowError as error:
+        raise Refused(0, f"decoding failed ({failed}{error})") from error
 
 
 class Inspector:

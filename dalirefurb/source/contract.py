@@ -88,10 +88,10 @@ class Source(metaclass=Explained):
         if encoded.ndim == 3:
             return np.array(encoded)
         # By name, since what decodes is a floor above: a source by itself needs no DALI.
-        decoding = importlib.import_module("dalirefurb.reading.decoding")
+        reading = importlib.import_module("dalirefurb.reading.inspector")
         try:
-            image: NDArray[np.uint8] = decoding.decoded(encoded, Levels(self.value_range), self.name(index))
-        except decoding.Refused as refused:
+            image: NDArray[np.uint8] = reading.decoded(encoded, Levels(self.value_range), self.name(index))
+        except reading.Refused as refused:
             raise SampleError(index, self.name(index), refused.reason, lasting=True) from refused
         return image
 

@@ -53,6 +53,7 @@ from dalirefurb.augment import HorizontalFlip, VerticalFlip
 from dalirefurb.augment.presets import simplified
 from dalirefurb.calls import DATA_LOADER, INSTEAD
 from dalirefurb.errors import DalirefurbError
+from dalirefurb.store import DeviceStore
 from tests.augment.torchvision_stand_ins import T
 from tests.pictures import write_folder
 
@@ -117,6 +118,7 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     ),
     (lambda _: MemoryStore(max_bytes=0.6), "or '60%', got 0.6: write a number and one of %, B, KB"),  # type: ignore[arg-type]
     (lambda _: MemoryStore(max_bytes=-1), "got -1: write a number"),
+    (lambda _: DeviceStore(device="cpu", max_bytes="lots"), "or '60%', got 'lots': write a number and one of %"),
     (lambda _: MemoryStore(max_byte="1GB"), "there is no argument 'max_byte': it is max_bytes here"),  # type: ignore[call-arg]
     (lambda _: DiskStore(None), "path must be the path of a file, got None: pass one to be made"),  # type: ignore[arg-type]
     (lambda _: DiskStore(), "DiskStore: path must be given: pass a file to be made, on a fast local disk"),  # type: ignore[call-arg]

@@ -12,12 +12,13 @@ import importlib.util
 import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from math import isqrt
+from math import inf, isqrt
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.checks import integer, number
 from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.allocator import ALIGNMENT
@@ -69,16 +70,14 @@ class Compressed(Store):
             raise ConfigurationError(
                 f"Compressed needs zstandard, but it cannot be found; {how_to_install('compress')}"
             )
-        if not 1 <= expected_ratio < float("inf"):
-            raise ConfigurationError(
-                f"expected_ratio must be a number of at least 1, got {expected_ratio!r}: pass the bytes of some "
-                "samples by their bytes compressed, or 1 to have room for noise"
-            )
-        if num_threads is not None and num_threads < 1:
-            raise ConfigurationError(f"num_threads must be at least 1, got {num_threads}: leave it out for all cores")
         super().__init__()
         self._store = store
-        self._expected_ratio = expected_ratio
+        remedy = "pass the bytes of some samples by their bytes compressed, or 1 to have room for noise"
+        self._expected_ratio = number(
+            "expected_ratio", expected_ratio, "of at least 1", lambda ratio: 1 <= ratio < inf, remedy
+        )
+        if num_threads is not None:
+            integer("num_threads", num_threads, 1, None, "leave it out for all cores")
         self._num_threads = num_threads or usable_cores()
 
     def _open(self, spec: StoreSpec) -> Contents:

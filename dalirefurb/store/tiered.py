@@ -36,7 +36,7 @@ from dalirefurb.store.disk.file_header import Layout
 from dalirefurb.store.disk.store import DiskStore
 from dalirefurb.store.key_index import Numbers, distinct
 from dalirefurb.store.memory import MemoryStore
-from dalirefurb.store.memory_budget import Budget, amount, budget_bytes
+from dalirefurb.store.memory_budget import Budget, amount, budget_bytes, checked_budget
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.sharing import local_processes
 
@@ -164,6 +164,9 @@ class Tier:
     available: Callable[[], int | None] = available_bytes
     nbytes: Callable[[StoreSpec], int] = attrgetter("nbytes")
 
+    def __post_init__(self) -> None:
+        checked_budget(self.budget)
+
     def slots(self, spec: StoreSpec) -> int:
         """Return how many slots the budget pays for, at most those asked for."""
         if self.budget is None or not spec.slots:
@@ -217,7 +220,7 @@ class TieredStore(Store):
         if memory is not None:
             tiers.append(Tier(MemoryStore(), memory))
         if path is not None:
-            tiers.append(_disk_tier(Path(path), disk))
+            tiers.append(_disk_tier(path, disk))
         self._begin(tiers)
 
     @classmethod
@@ -287,9 +290,14 @@ class TieredStore(Store):
         return tuple(contents.hits.tolist())
 
 
-def _disk_tier(path: Path, budget: Budget | None) -> Tier:
-    def available() -> int:
-        own = path.stat().st_blocks * 512 if path.exists() else 0
-        return (shutil.disk_usage(path.parent).free + own) // local_processes()
+def _disk_tier(path: str | os.PathLike[str], budget: Budget | None) -> Tier:
+    store, file = DiskStore(path), Path(path)
 
-    return Tier(DiskStore(path), budget, available, lambda spec: Layout(spec).samples_bytes)
+    def available() -> int | None:
+        try:
+            own = file.stat().st_blocks * 512 if file.exists() else 0
+            return (shutil.disk_usage(file.parent).free + own) // local_processes()
+        except OSError:  # Of a folder that is not there, say: the store tells, once it is opened.
+            return None
+
+    return Tier(store, budget, available, lambda spec: Layout(spec).samples_bytes)

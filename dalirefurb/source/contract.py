@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from dalirefurb.calls import INSTEAD, Explained
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images
-from dalirefurb.source.labels import checked_labels, refuse_mask, warn_of_many
+from dalirefurb.source.labels import as_array, checked_labels, refuse_mask, warn_of_many
 from dalirefurb.source.levels import Levels, ValueRange
 from dalirefurb.source.outage import Patience
 
@@ -205,7 +205,11 @@ class Subset(Source):
     """
 
     def __init__(self, source: Source, indices: ArrayLike) -> None:
-        chosen = np.asarray(indices)
+        if not isinstance(source, Source):
+            raise ConfigurationError(
+                f"source must be a source, got a {type(source).__name__}: pass such as ImageFolder(path)"
+            )
+        chosen = as_array(indices, "a subset's indices")
         if chosen.dtype == np.bool_ and chosen.shape == (len(source),):
             chosen = np.flatnonzero(chosen)
         if chosen.ndim != 1 or not len(chosen) or chosen.dtype.kind not in "iu":
@@ -257,7 +261,7 @@ class Concat(Source):
     """
 
     def __init__(self, sources: Iterable[Source]) -> None:
-        if isinstance(sources, Source):
+        if isinstance(sources, Source) or not isinstance(sources, Iterable):
             raise ConfigurationError("sources must be several in a list, got one by itself: pass [source, ...]")
         sources = [*sources]
         if not sources:

@@ -127,6 +127,9 @@ class _Contents(SlotContents):
                 whole, images, buffer = np.zeros(len(pinned), np.bool_), Images(()), np.empty(0, np.uint8)
                 with self._lock:
                     self._lose(f"cannot be read ({error.strerror})")
+            except BaseException:
+                self._release_read(pinned, np.empty(0, np.uint8), in_place=False)
+                raise
             with self._lock:
                 self._counts["corrupt"] += self._forget_damaged(records[~whole])
         found[found] = whole

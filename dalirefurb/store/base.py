@@ -14,7 +14,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from threading import Lock
-from types import TracebackType
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -60,9 +59,7 @@ class Lease:
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -306,9 +303,7 @@ class Store(metaclass=TakesNumbers):
         self._entered_pid = os.getpid()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # A forked child leaves the store to its parent: a thread that exists only there may have held its lock.
         if os.getpid() == self._entered_pid:
             self.close()

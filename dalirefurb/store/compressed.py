@@ -22,7 +22,7 @@ from dalirefurb.checks import integer, number
 from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.allocator import ALIGNMENT
-from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
+from dalirefurb.store.base import Contents, Keys, LayeredContents, Lease, Store, Taken
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.cores import usable_cores
 
@@ -82,7 +82,7 @@ class Compressed(Store):
 
     def _open(self, spec: StoreSpec) -> Contents:
         self._store.open(self._inner(spec))
-        return _Contents(spec, self._store, self._store._opened(), self._num_threads)
+        return _Contents(spec, self._store, self._num_threads)
 
     def takes(self, spec: StoreSpec) -> Taken:
         """Tell how many bytes opening takes; see `Store.takes`."""
@@ -99,18 +99,16 @@ class Compressed(Store):
         return StoreSpec(None, spec.slots, fingerprint, arena_bytes)
 
 
-class _Contents(Contents):
+class _Contents(LayeredContents):
     """Blocks in an open store, and as many threads as compress them."""
 
-    def __init__(self, spec: StoreSpec, store: Store, blocks: Contents, num_threads: int) -> None:
-        super().__init__(spec)
-        self._store = store
-        self._blocks = blocks
+    def __init__(self, spec: StoreSpec, store: Store, num_threads: int) -> None:
+        super().__init__(spec, [store])
         self._num_threads = num_threads
 
     def get(self, keys: Keys) -> Lease:
         """Lend samples, decompressed into memory of their own."""
-        lease = self._blocks.get(keys)
+        lease = self._layers[0].get(keys)
         try:
             images = Images(self._share(_decompress, lease.images))
         except BaseException:
@@ -118,30 +116,8 @@ class _Contents(Contents):
             raise
         return Lease(lease.found, images, lease.release)
 
-    def prefetch(self, keys: Keys) -> None:
-        self._blocks.prefetch(keys)
-
-    def held(self, indices: NDArray[np.int64] | None = None) -> Keys:
-        return self._blocks.held(indices)
-
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
-        return self._blocks.put(keys, self._share(_compress, samples))
-
-    def evict(self, indices: NDArray[np.int64], versions: NDArray[np.int64] | None = None) -> None:
-        self._blocks.evict(indices, versions)
-
-    def retain(self, keys: Keys) -> None:
-        self._blocks.retain(keys)
-
-    def close(self) -> None:
-        self._store.close()
-
-    @property
-    def nbytes(self) -> int:
-        return self._blocks.nbytes
-
-    def __len__(self) -> int:
-        return len(self._blocks)
+        return self._layers[0].put(keys, self._share(_compress, samples))
 
     def _share(self, work: Callable[[Sequence[_Given]], list[_Made]], items: Sequence[_Given]) -> list[_Made]:
         """Do the same work on n items, on several threads, in order."""

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.available import available_bytes
-from dalirefurb.store.base import NO_KEYS, Contents, Keys, Lease, Store, Taken
+from dalirefurb.store.base import Contents, Keys, LayeredContents, Lease, Store, Taken
 from dalirefurb.store.device.store import DeviceStore
 from dalirefurb.store.disk.file_header import Layout
 from dalirefurb.store.disk.store import DiskStore
@@ -41,19 +41,16 @@ from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.sharing import local_processes
 
 
-class _Tiers(Contents):
+class _Tiers(LayeredContents):
     """What several open stores hold, from the fastest. One call at a time changes it, and `get` waits for none."""
 
     def __init__(self, spec: StoreSpec, stores: Sequence[Store]) -> None:
-        super().__init__(spec)
+        super().__init__(spec, stores)
         self.hits = np.zeros(len(stores), np.int64)  # samples that each store has lent
-        self._stores = stores
-        # Of this opening: whoever comes late must not touch what a later one holds.
-        self._tiers = [store._opened() for store in stores]
         self._changing = Lock()
         self._counting = Lock()
         # Stores that last may have been open without each other.
-        for faster, slower in combinations(self._tiers, 2):
+        for faster, slower in combinations(self._layers, 2):
             slower.evict(*faster.held())
 
     def get(self, keys: Keys) -> Lease:
@@ -61,7 +58,7 @@ class _Tiers(Contents):
         parts: list[tuple[Numbers, Images]] = []
         missing = np.arange(len(keys[0]))
         with ExitStack() as leases:
-            for number, tier in enumerate(self._tiers):
+            for number, tier in enumerate(self._layers):
                 if not len(missing):
                     break
                 lease = tier.get(_rows(keys, missing))
@@ -77,14 +74,6 @@ class _Tiers(Contents):
         images = Images.joined(int(found.sum()), [(places[rows], part) for rows, part in parts])
         return Lease(found, images, release)
 
-    def prefetch(self, keys: Keys) -> None:
-        for tier in self._tiers:
-            tier.prefetch(keys)
-
-    def held(self, indices: Numbers | None = None) -> Keys:
-        held = [NO_KEYS, *(tier.held(indices) for tier in self._tiers)]
-        return np.concatenate([keys[0] for keys in held]), np.concatenate([keys[1] for keys in held])
-
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         """Keep samples, each in the fastest tier that takes it."""
         with self._changing:
@@ -96,23 +85,11 @@ class _Tiers(Contents):
 
     def evict(self, indices: Numbers, versions: Numbers | None = None) -> None:
         with self._changing:
-            self._evict(indices, versions)
+            super().evict(indices, versions)
 
     def retain(self, keys: Keys) -> None:
         with self._changing:
-            for tier in self._tiers:
-                tier.retain(keys)
-
-    def close(self) -> None:
-        for store in self._stores:
-            store.close()
-
-    @property
-    def nbytes(self) -> int:
-        return sum(tier.nbytes for tier in self._tiers)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._tiers))
+            super().retain(keys)
 
     def _replace(self, key: Keys, sample: Image) -> bool:
         """Put one version, shape (1,), after evicting its index's older ones, in whichever tier these are."""
@@ -120,17 +97,13 @@ class _Tiers(Contents):
         if (versions == key[1]).any():
             return True
         is_older = versions < key[1]
-        self._evict(indices[is_older], versions[is_older])
+        super().evict(indices[is_older], versions[is_older])
         return bool(self._fill(key, [sample])[0])
-
-    def _evict(self, indices: Numbers, versions: Numbers | None) -> None:
-        for tier in self._tiers:
-            tier.evict(indices, versions)
 
     def _fill(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         """Put versions that none holds; what a tier declines goes to the next slower one."""
         stored = np.zeros(len(samples), np.bool_)
-        for tier in self._tiers:
+        for tier in self._layers:
             rows = np.flatnonzero(~stored)
             if not len(rows):
                 break

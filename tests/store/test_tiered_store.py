@@ -224,7 +224,7 @@ def test_two_who_put_the_same_sample_put_it_once() -> None:
     threads = [threading.Thread(target=put, args=(store, 1)) for _ in range(2)]
     threads[0].start()
     assert slow.reached.wait(600)
-    store._opened()._tiers[0].evict(ints(0))  # type: ignore[attr-defined]
+    store._opened()._layers[0].evict(ints(0))  # type: ignore[attr-defined]
     threads[1].start()
     threads[1].join(0.05)
     slow.open_gate.set()

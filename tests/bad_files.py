@@ -14,7 +14,7 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import draw
 from dalirefurb.dali import Graph, Replica, undecodable
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.formats import pnm
+from dalirefurb.reading.formats import as_pnm
 from dalirefurb.reading.inspector import Inspector
 from dalirefurb.source import Source
 from dalirefurb.source.levels import Levels
@@ -93,7 +93,7 @@ def replacement(planner: Planner, index: int, version: int, bad: set[int]) -> in
 
 def files_of(samples: list[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
     """Write what Pillow has decoded as DALI is given it."""
-    return [pnm.written(sample) if sample.ndim == 3 else sample for sample in samples]
+    return [as_pnm(sample) if sample.ndim == 3 else sample for sample in samples]
 
 
 def expected(source: Source, recipe: Recipe, planner: Planner, *, epochs: int, bad: set[int]) -> Batches:

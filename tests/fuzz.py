@@ -34,8 +34,7 @@ from dalirefurb import BadSamplePolicy, Loader, Prefetch, Recipe, Standard, eval
 from dalirefurb.dali import Graph
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.planning.batch_plan import Indices
-from dalirefurb.reading.decoding import decoded
-from dalirefurb.reading.inspector import Refused, judge
+from dalirefurb.reading.inspector import Refused, decoded, judge
 from dalirefurb.reading.pillow_decoder import PillowDecoder
 from dalirefurb.source import Source
 from dalirefurb.source.levels import Levels

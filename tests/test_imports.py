@@ -53,7 +53,7 @@ MAY_IMPORT = {
 
 # What is above a module, and is imported by a string: a source by itself needs no DALI until a user looks at a sample,
 # and no command needs what trains a small network but the two that do.
-BY_NAME = {("source.contract", "reading.decoding"), ("cli.arguments", "demo.commands")}
+BY_NAME = {("source.contract", "reading.inspector"), ("cli.arguments", "demo.commands")}
 
 # Libraries that take long to load, or are not always there, and the modules of their package that import them.
 ONLY = {

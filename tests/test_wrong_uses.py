@@ -53,6 +53,8 @@ from dalirefurb.augment import HorizontalFlip, VerticalFlip
 from dalirefurb.augment.presets import simplified
 from dalirefurb.calls import DATA_LOADER, INSTEAD
 from dalirefurb.errors import DalirefurbError
+from dalirefurb.source import Subset
+from dalirefurb.store import DeviceStore
 from tests.augment.torchvision_stand_ins import T
 from tests.pictures import write_folder
 
@@ -117,6 +119,7 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     ),
     (lambda _: MemoryStore(max_bytes=0.6), "or '60%', got 0.6: write a number and one of %, B, KB"),  # type: ignore[arg-type]
     (lambda _: MemoryStore(max_bytes=-1), "got -1: write a number"),
+    (lambda _: DeviceStore(device="cpu", max_bytes="lots"), "or '60%', got 'lots': write a number and one of %"),
     (lambda _: MemoryStore(max_byte="1GB"), "there is no argument 'max_byte': it is max_bytes here"),  # type: ignore[call-arg]
     (lambda _: DiskStore(None), "path must be the path of a file, got None: pass one to be made"),  # type: ignore[arg-type]
     (lambda _: DiskStore(), "DiskStore: path must be given: pass a file to be made, on a fast local disk"),  # type: ignore[call-arg]
@@ -295,6 +298,21 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
         lambda path: TarShards(path),
         "is not (Is a directory): check its address; train-{000..099}.tar stands for a hundred, ",
     ),
+    (
+        lambda _: TarShards(5),  # type: ignore[arg-type]
+        "urls must be paths or addresses, but are not ('int' object is not iterable): pass such as 'train-{000..099}.t",
+    ),
+    (lambda _: TarShards("a.tar", image=5), "image must be an extension, got 5: pass such as 'jpg'"),  # type: ignore[arg-type]
+    (
+        lambda _: TarShards("a.tar", label=None),  # type: ignore[arg-type]
+        "label must be an extension, or a function from a key to a label, got None: pass such as 'cls'",
+    ),
+    (lambda _: Concat(5), "sources must be several in a list, got one by itself: pass [source, ...]"),  # type: ignore[arg-type]
+    (
+        lambda path: Subset(path, [0]),  # type: ignore[arg-type]
+        "source must be a source, got a PosixPath: pass such as ImageFolder(path)",
+    ),
+    (lambda _: ARRAYS.subset([[0], [1, 2]]), "a subset's indices must be convertible to one NumPy array, but are not"),
     (
         lambda _: Concat(ARRAYS, ARRAYS),
         "Concat: one argument is taken, got 2: pass them in a list: Concat([one, other])",

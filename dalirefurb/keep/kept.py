@@ -23,7 +23,7 @@ from dalirefurb.dali import Decoder, versions
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images
 from dalirefurb.keep.folder import KeepFolder
-from dalirefurb.reading.decoding import Refused, decoded
+from dalirefurb.reading.inspector import Refused, decoded
 from dalirefurb.reading.pillow_decoder import pillow_version
 from dalirefurb.source.contract import NOT_AT_HAND, Source
 from dalirefurb.source.levels import Levels

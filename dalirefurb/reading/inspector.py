@@ -11,6 +11,7 @@ is looked at anew.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from dalirefurb.reading.formats import Header, jpeg, pnm, proven
+from dalirefurb import dali
+from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
+from dalirefurb.reading.formats import JPEG_NEAR, Header, pnm_header, proven
 from dalirefurb.reading.pillow_decoder import PillowDecoder, PillowError
 from dalirefurb.source.levels import Levels
 
@@ -81,6 +84,36 @@ def judge(encoded: NDArray[np.uint8], pillow: PillowDecoder) -> Judged:
             f"{header.width}: pass a larger max_pixels to the loader if it is genuine",
         )
     return Judged(decoder, header)
+
+
+def decoded(
+    encoded: NDArray[np.uint8], levels: Levels, name: str, decode: dali.Decoder | None = None
+) -> NDArray[np.uint8]:
+    """Return an image as a loader would decode it, uint8 of shape (height, width, 3), upright.
+
+    Args:
+        encoded: Bytes of the file, shape (length,).
+        levels: Levels of what is deeper than 8 bits.
+        name: Name of the sample, for a warning.
+        decode: Decoder for what is DALI's; by default one that all threads of the process share.
+
+    Raises:
+        Refused: If it cannot be decoded, or has too many pixels.
+    """
+    pillow = PillowDecoder(BadSamplePolicy().max_pixels, levels)
+    verdict = judge(encoded, pillow)
+    if verdict.decoder is None:
+        raise Refused(0, verdict.reason)
+    failed = ""
+    if verdict.decoder == "dali":
+        try:
+            return (decode or dali.decoder(os.getpid()))(encoded)
+        except dali.GraphError as error:
+            failed = f"{error.reason}; "
+    try:
+        return pillow(encoded, name)
+    except PillowError as error:
+        raise Refused(0, f"decoding failed ({failed}{error})") from error
 
 
 class Inspector:
@@ -159,7 +192,7 @@ class Inspector:
         Raises:
             Refused: If Pillow cannot decode it either.
         """
-        if pnm.proven(given.data) is not None:
+        if pnm_header(given.data) is not None:
             raise Refused(row, reason)
         try:
             height, width, _ = self._pillow(given, self._name(index)).shape
@@ -181,4 +214,4 @@ def _digest(encoded: NDArray[np.uint8], head: int = 0) -> int:
     content = encoded.data
     if not head:
         return xxh3_64_intdigest(content)
-    return xxh3_64_intdigest(content[-jpeg.NEAR :], xxh3_64_intdigest(content[:head]) ^ len(content))
+    return xxh3_64_intdigest(content[-JPEG_NEAR:], xxh3_64_intdigest(content[:head]) ^ len(content))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, __version__
 
-from dalirefurb.reading.formats import Header, png
+from dalirefurb.reading.formats import PNG_DEPTH, Header, whole_png
 from dalirefurb.source.levels import Levels, LevelsError, NearlyBlackWarning
 
 _ORIENTATION, _BITS, _PLANES = 274, 258, 284
@@ -122,7 +122,7 @@ class PillowDecoder:
         stream = encoded
         if image.format == "JPEG2000" and image.mode in ("RGB", "RGBA"):
             stream = encoded[encoded.tobytes().index(_CODESTREAM) :]
-        elif image.format != "PNG" or png.whole(encoded.data) is None:
+        elif image.format != "PNG" or whole_png(encoded.data) is None:
             return None
         from dalirefurb.dali import GraphError, decoder  # Slow to load, and seldom needed.
 
@@ -196,7 +196,7 @@ def _shown_wrong(image: Image.Image, bits: int) -> str:
 def _bits(image: Image.Image, encoded: NDArray[np.uint8]) -> int:
     """Return how many bits a file declares for each colour, where they may be more than 8."""
     if image.format == "PNG":
-        return int(encoded[png.DEPTH])
+        return int(encoded[PNG_DEPTH])
     if image.format == "TIFF":
         return int(max(getattr(image, "tag_v2", {}).get(_BITS, (8,))))
     if image.format == "JPEG2000":

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dalirefurb.dali import GraphError, undecodable
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.image_batch import Images
-from dalirefurb.reading.formats import pnm
+from dalirefurb.reading.formats import as_pnm
 from dalirefurb.reading.inspector import Inspector, OnLook, Refused
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source
@@ -263,7 +263,7 @@ class Reader:
         """Return encoded samples, of which some may be decoded, as they are passed on."""
         if self._passes_images:
             return data
-        return [pnm.written(sample) if sample.ndim == 3 else sample for sample in data]
+        return [as_pnm(sample) if sample.ndim == 3 else sample for sample in data]
 
     def _looked_at(self, indices: NDArray[np.int64], held: Held) -> Samples:
         """Read samples and find out their sizes."""

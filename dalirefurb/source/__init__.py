@@ -10,21 +10,12 @@ Concat               several of these                  theirs
 Subset               some samples of one of these      theirs, see Source.subset
 """
 
-from dalirefurb.source.arrays import Arrays
-from dalirefurb.source.contract import Concat, Source, Subset
-from dalirefurb.source.dataset import TorchDataset
-from dalirefurb.source.files import FileList, ImageFolder
-from dalirefurb.source.hugging_face import HuggingFaceImages
-from dalirefurb.source.tar import TarShards
-
-__all__ = [
-    "Arrays",
-    "Concat",
-    "FileList",
-    "HuggingFaceImages",
-    "ImageFolder",
-    "Source",
-    "Subset",
-    "TarShards",
-    "TorchDataset",
-]
+from dalirefurb.source.arrays import Arrays as Arrays
+from dalirefurb.source.contract import Concat as Concat
+from dalirefurb.source.contract import Source as Source
+from dalirefurb.source.contract import Subset as Subset
+from dalirefurb.source.dataset import TorchDataset as TorchDataset
+from dalirefurb.source.files import FileList as FileList
+from dalirefurb.source.files import ImageFolder as ImageFolder
+from dalirefurb.source.hugging_face import HuggingFaceImages as HuggingFaceImages
+from dalirefurb.source.tar import TarShards as TarShards

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from dalirefurb.calls import INSTEAD, Explained
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images
-from dalirefurb.source.labels import checked_labels, refuse_mask, warn_of_many
+from dalirefurb.source.labels import as_array, checked_labels, refuse_mask, warn_of_many
 from dalirefurb.source.levels import Levels, ValueRange
 from dalirefurb.source.outage import Patience
 
@@ -92,10 +92,10 @@ class Source(metaclass=Explained):
         if encoded.ndim == 3:
             return np.array(encoded)
         # By name, since what decodes is a floor above: a source by itself needs no DALI.
-        decoding = importlib.import_module("dalirefurb.reading.decoding")
+        reading = importlib.import_module("dalirefurb.reading.inspector")
         try:
-            image: NDArray[np.uint8] = decoding.decoded(encoded, Levels(self.value_range), self.name(index))
-        except decoding.Refused as refused:
+            image: NDArray[np.uint8] = reading.decoded(encoded, Levels(self.value_range), self.name(index))
+        except reading.Refused as refused:
             raise SampleError(index, self.name(index), refused.reason, lasting=True) from refused
         return image
 
@@ -223,7 +223,11 @@ class Subset(Source):
     """
 
     def __init__(self, source: Source, indices: ArrayLike) -> None:
-        chosen = np.asarray(indices)
+        if not isinstance(source, Source):
+            raise ConfigurationError(
+                f"source must be a source, got a {type(source).__name__}: pass such as ImageFolder(path)"
+            )
+        chosen = as_array(indices, "a subset's indices")
         if chosen.dtype == np.bool_ and chosen.shape == (len(source),):
             chosen = np.flatnonzero(chosen)
         if chosen.ndim != 1 or not len(chosen) or chosen.dtype.kind not in "iu":
@@ -283,7 +287,7 @@ class Concat(Source):
     """
 
     def __init__(self, sources: Iterable[Source]) -> None:
-        if isinstance(sources, Source):
+        if isinstance(sources, Source) or not isinstance(sources, Iterable):
             raise ConfigurationError("sources must be several in a list, got one by itself: pass [source, ...]")
         sources = [*sources]
         if not sources:

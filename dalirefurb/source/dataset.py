@@ -85,10 +85,6 @@ class TorchDataset(Source):
         if self.classes is None and isinstance(classes, list) and all(isinstance(name, str) for name in classes):
             self.classes = list(classes)
 
-    @property
-    def _dataset(self) -> Any:
-        return self._items.dataset
-
     def _look_at_the_first(self) -> bool:
         """Return whether images are encoded. Do without copies that fail, or give something else."""
         first = self._first_image(original=True)
@@ -134,9 +130,9 @@ class TorchDataset(Source):
     def _find_labels(self, labels: ArrayLike | None, progress: bool) -> Any:
         if labels is not None:
             return labels
-        if getattr(self._dataset, "target_transform", None) is None:
+        if getattr(self._items.dataset, "target_transform", None) is None:
             for attribute in ("targets", "labels"):
-                found = getattr(self._dataset, attribute, None)
+                found = getattr(self._items.dataset, attribute, None)
                 if found is not None:
                     return self._compared(as_array(found, f"dataset.{attribute}"), attribute)
         from tqdm import tqdm
@@ -218,13 +214,13 @@ class TorchDataset(Source):
 
     def name(self, index: int) -> str:
         """Return the dataset's class and the index."""
-        return f"{type(self._dataset).__name__}[{index}]"
+        return f"{type(self._items.dataset).__name__}[{index}]"
 
     def fingerprint(self) -> dict[str, Any]:
         """Hash the labels, and 16 images that can be read: evenly spaced, the first and the last among them."""
         return {
             "source": "TorchDataset",
-            "dataset": type(self._dataset).__name__,
+            "dataset": type(self._items.dataset).__name__,
             "num_samples": self._num_items,
             "images": [self._hash(row) for row in spread(len(self), 16)],
             "labels": hash_array(self.labels),

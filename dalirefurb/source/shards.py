@@ -208,8 +208,13 @@ def open_shards(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     Raises:
         ConfigurationError: There are none, one is named twice, one cannot be opened, or paths and addresses are mixed.
     """
-    given = [urls] if isinstance(urls, (str, os.PathLike)) else list(urls)
-    names = [name for url in given for name in expand_braces(os.fspath(url))]
+    try:
+        given = [urls] if isinstance(urls, (str, os.PathLike)) else list(urls)
+        names = [name for url in given for name in expand_braces(os.fspath(url))]
+    except TypeError as error:
+        raise ConfigurationError(
+            f"urls must be paths or addresses, but are not ({error}): pass such as 'train-{{000..099}}.tar'"
+        ) from error
     names = [found for name in names for found in _matching(name.removeprefix("file://"), options)]
     if not names:
         raise ConfigurationError(f"urls must name at least one shard, but are {urls!r}: check where they come from")

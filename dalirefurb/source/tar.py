@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, fingerprint_of_names, hash_array
 from dalirefurb.source.files import EXTENSIONS
@@ -77,6 +78,9 @@ class TarShards(Source):
         value_range: ValueRange | None = None,
     ) -> None:
         self.value_range = checked_range(value_range)
+        require(image is None or isinstance(image, str), "image", "an extension", image, "pass such as 'jpg'")
+        wanted = "an extension, or a function from a key to a label"
+        require(isinstance(label, str) or callable(label), "label", wanted, label, "pass such as 'cls'")
         self._shards = open_shards(urls, storage_options or {})
         written = label if isinstance(label, str) else None
         self._index = IndexFiles(None if index is None else Path(index))

@@ -14,7 +14,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from threading import Lock
-from types import TracebackType
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -60,9 +59,7 @@ class Lease:
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -306,12 +303,54 @@ class Store(metaclass=TakesNumbers):
         self._entered_pid = os.getpid()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # A forked child leaves the store to its parent: a thread that exists only there may have held its lock.
         if os.getpid() == self._entered_pid:
             self.close()
+
+
+class LayeredContents(Contents):
+    """What other open stores hold, which are closed with it. A kind of store adds `get` and `put`."""
+
+    def __init__(self, spec: StoreSpec, stores: Sequence[Store]) -> None:
+        super().__init__(spec)
+        self._stores = stores
+        # Of this opening: whoever comes late must not touch what a later one holds.
+        self._layers = [store._opened() for store in stores]
+
+    def prefetch(self, keys: Keys) -> None:
+        """Prepare to lend samples."""
+        for layer in self._layers:
+            layer.prefetch(keys)
+
+    def held(self, indices: NDArray[np.int64] | None = None) -> Keys:
+        """Tell what is held."""
+        held = [NO_KEYS, *(layer.held(indices) for layer in self._layers)]
+        return np.concatenate([keys[0] for keys in held]), np.concatenate([keys[1] for keys in held])
+
+    def evict(self, indices: NDArray[np.int64], versions: NDArray[np.int64] | None = None) -> None:
+        """Forget indices, or some of their versions."""
+        for layer in self._layers:
+            layer.evict(indices, versions)
+
+    def retain(self, keys: Keys) -> None:
+        """Forget all but these versions."""
+        for layer in self._layers:
+            layer.retain(keys)
+
+    def close(self) -> None:
+        """Close the other stores."""
+        for store in self._stores:
+            store.close()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes set aside for samples."""
+        return sum(layer.nbytes for layer in self._layers)
+
+    def __len__(self) -> int:
+        """Count the versions held."""
+        return sum(map(len, self._layers))
 
 
 def not_open() -> StoreError:

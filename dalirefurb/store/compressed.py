@@ -12,16 +12,17 @@ import importlib.util
 import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from math import isqrt
+from math import inf, isqrt
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.checks import integer, number
 from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.allocator import ALIGNMENT
-from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
+from dalirefurb.store.base import Contents, Keys, LayeredContents, Lease, Store, Taken
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.cores import usable_cores
 
@@ -69,21 +70,19 @@ class Compressed(Store):
             raise ConfigurationError(
                 f"Compressed needs zstandard, but it cannot be found; {how_to_install('compress')}"
             )
-        if not 1 <= expected_ratio < float("inf"):
-            raise ConfigurationError(
-                f"expected_ratio must be a number of at least 1, got {expected_ratio!r}: pass the bytes of some "
-                "samples by their bytes compressed, or 1 to have room for noise"
-            )
-        if num_threads is not None and num_threads < 1:
-            raise ConfigurationError(f"num_threads must be at least 1, got {num_threads}: leave it out for all cores")
         super().__init__()
         self._store = store
-        self._expected_ratio = expected_ratio
+        remedy = "pass the bytes of some samples by their bytes compressed, or 1 to have room for noise"
+        self._expected_ratio = number(
+            "expected_ratio", expected_ratio, "of at least 1", lambda ratio: 1 <= ratio < inf, remedy
+        )
+        if num_threads is not None:
+            integer("num_threads", num_threads, 1, None, "leave it out for all cores")
         self._num_threads = num_threads or usable_cores()
 
     def _open(self, spec: StoreSpec) -> Contents:
         self._store.open(self._inner(spec))
-        return _Contents(spec, self._store, self._store._opened(), self._num_threads)
+        return _Contents(spec, self._store, self._num_threads)
 
     def takes(self, spec: StoreSpec) -> Taken:
         """Tell how many bytes opening takes; see `Store.takes`."""
@@ -100,18 +99,16 @@ class Compressed(Store):
         return StoreSpec(None, spec.slots, fingerprint, arena_bytes)
 
 
-class _Contents(Contents):
+class _Contents(LayeredContents):
     """Blocks in an open store, and as many threads as compress them."""
 
-    def __init__(self, spec: StoreSpec, store: Store, blocks: Contents, num_threads: int) -> None:
-        super().__init__(spec)
-        self._store = store
-        self._blocks = blocks
+    def __init__(self, spec: StoreSpec, store: Store, num_threads: int) -> None:
+        super().__init__(spec, [store])
         self._num_threads = num_threads
 
     def get(self, keys: Keys) -> Lease:
         """Lend samples, decompressed into memory of their own."""
-        lease = self._blocks.get(keys)
+        lease = self._layers[0].get(keys)
         try:
             images = Images(self._share(_decompress, lease.images))
         except BaseException:
@@ -119,30 +116,8 @@ class _Contents(Contents):
             raise
         return Lease(lease.found, images, lease.release)
 
-    def prefetch(self, keys: Keys) -> None:
-        self._blocks.prefetch(keys)
-
-    def held(self, indices: NDArray[np.int64] | None = None) -> Keys:
-        return self._blocks.held(indices)
-
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
-        return self._blocks.put(keys, self._share(_compress, samples))
-
-    def evict(self, indices: NDArray[np.int64], versions: NDArray[np.int64] | None = None) -> None:
-        self._blocks.evict(indices, versions)
-
-    def retain(self, keys: Keys) -> None:
-        self._blocks.retain(keys)
-
-    def close(self) -> None:
-        self._store.close()
-
-    @property
-    def nbytes(self) -> int:
-        return self._blocks.nbytes
-
-    def __len__(self) -> int:
-        return len(self._blocks)
+        return self._layers[0].put(keys, self._share(_compress, samples))
 
     def _share(self, work: Callable[[Sequence[_Given]], list[_Made]], items: Sequence[_Given]) -> list[_Made]:
         """Do the same work on n items, on several threads, in order."""

@@ -16,7 +16,7 @@ from dalirefurb.image_batch import Image, Images, Places
 from dalirefurb.store import available
 from dalirefurb.store.allocator import ALIGNMENT, Allocator
 from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
-from dalirefurb.store.memory_budget import Budget, amount, budget_bytes
+from dalirefurb.store.memory_budget import Budget, amount, budget_bytes, checked_budget
 from dalirefurb.store.slot_table import SlotContents, SlotTable
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.remains import Remains
@@ -43,9 +43,7 @@ class MemoryStore(Store):
 
     def __init__(self, *, max_bytes: Budget | None = None) -> None:
         super().__init__()
-        if max_bytes is not None:
-            budget_bytes(max_bytes, available=lambda: 0)  # Refuses what is no budget.
-        self._max_bytes = max_bytes
+        self._max_bytes = checked_budget(max_bytes)
 
     def _open(self, spec: StoreSpec) -> Contents:
         return _Contents(spec, self._affordable(spec))

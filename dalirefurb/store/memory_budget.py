@@ -58,6 +58,17 @@ def budget_bytes(budget: Budget, *, available: Callable[[], int | None] = availa
     return int(number * whole / 100)
 
 
+def checked_budget(budget: Budget | None) -> Budget | None:
+    """Return a budget, or None for none, to be turned into bytes when it is known what is available.
+
+    Raises:
+        ConfigurationError: If it is no budget.
+    """
+    if budget is not None:
+        budget_bytes(budget, available=lambda: 0)
+    return budget
+
+
 def amount(nbytes: float) -> str:
     """Write bytes in a unit that leaves them readable.
 

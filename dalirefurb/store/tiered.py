@@ -30,30 +30,27 @@ from numpy.typing import NDArray
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.available import available_bytes
-from dalirefurb.store.base import NO_KEYS, Contents, Keys, Lease, Store, Taken
+from dalirefurb.store.base import Contents, Keys, LayeredContents, Lease, Store, Taken
 from dalirefurb.store.device.store import DeviceStore
 from dalirefurb.store.disk.file_header import Layout
 from dalirefurb.store.disk.store import DiskStore
 from dalirefurb.store.key_index import Numbers, distinct
 from dalirefurb.store.memory import MemoryStore
-from dalirefurb.store.memory_budget import Budget, amount, budget_bytes
+from dalirefurb.store.memory_budget import Budget, amount, budget_bytes, checked_budget
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.sharing import local_processes
 
 
-class _Tiers(Contents):
+class _Tiers(LayeredContents):
     """What several open stores hold, from the fastest. One call at a time changes it, and `get` waits for none."""
 
     def __init__(self, spec: StoreSpec, stores: Sequence[Store]) -> None:
-        super().__init__(spec)
+        super().__init__(spec, stores)
         self.hits = np.zeros(len(stores), np.int64)  # samples that each store has lent
-        self._stores = stores
-        # Of this opening: whoever comes late must not touch what a later one holds.
-        self._tiers = [store._opened() for store in stores]
         self._changing = Lock()
         self._counting = Lock()
         # Stores that last may have been open without each other.
-        for faster, slower in combinations(self._tiers, 2):
+        for faster, slower in combinations(self._layers, 2):
             slower.evict(*faster.held())
 
     def get(self, keys: Keys) -> Lease:
@@ -61,7 +58,7 @@ class _Tiers(Contents):
         parts: list[tuple[Numbers, Images]] = []
         missing = np.arange(len(keys[0]))
         with ExitStack() as leases:
-            for number, tier in enumerate(self._tiers):
+            for number, tier in enumerate(self._layers):
                 if not len(missing):
                     break
                 lease = tier.get(_rows(keys, missing))
@@ -77,14 +74,6 @@ class _Tiers(Contents):
         images = Images.joined(int(found.sum()), [(places[rows], part) for rows, part in parts])
         return Lease(found, images, release)
 
-    def prefetch(self, keys: Keys) -> None:
-        for tier in self._tiers:
-            tier.prefetch(keys)
-
-    def held(self, indices: Numbers | None = None) -> Keys:
-        held = [NO_KEYS, *(tier.held(indices) for tier in self._tiers)]
-        return np.concatenate([keys[0] for keys in held]), np.concatenate([keys[1] for keys in held])
-
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         """Keep samples, each in the fastest tier that takes it."""
         with self._changing:
@@ -96,23 +85,11 @@ class _Tiers(Contents):
 
     def evict(self, indices: Numbers, versions: Numbers | None = None) -> None:
         with self._changing:
-            self._evict(indices, versions)
+            super().evict(indices, versions)
 
     def retain(self, keys: Keys) -> None:
         with self._changing:
-            for tier in self._tiers:
-                tier.retain(keys)
-
-    def close(self) -> None:
-        for store in self._stores:
-            store.close()
-
-    @property
-    def nbytes(self) -> int:
-        return sum(tier.nbytes for tier in self._tiers)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._tiers))
+            super().retain(keys)
 
     def _replace(self, key: Keys, sample: Image) -> bool:
         """Put one version, shape (1,), after evicting its index's older ones, in whichever tier these are."""
@@ -120,17 +97,13 @@ class _Tiers(Contents):
         if (versions == key[1]).any():
             return True
         is_older = versions < key[1]
-        self._evict(indices[is_older], versions[is_older])
+        super().evict(indices[is_older], versions[is_older])
         return bool(self._fill(key, [sample])[0])
-
-    def _evict(self, indices: Numbers, versions: Numbers | None) -> None:
-        for tier in self._tiers:
-            tier.evict(indices, versions)
 
     def _fill(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         """Put versions that none holds; what a tier declines goes to the next slower one."""
         stored = np.zeros(len(samples), np.bool_)
-        for tier in self._tiers:
+        for tier in self._layers:
             rows = np.flatnonzero(~stored)
             if not len(rows):
                 break
@@ -163,6 +136,9 @@ class Tier:
     budget: Budget | None = None
     available: Callable[[], int | None] = available_bytes
     nbytes: Callable[[StoreSpec], int] = attrgetter("nbytes")
+
+    def __post_init__(self) -> None:
+        checked_budget(self.budget)
 
     def slots(self, spec: StoreSpec) -> int:
         """Return how many slots the budget pays for, at most those asked for."""
@@ -217,7 +193,7 @@ class TieredStore(Store):
         if memory is not None:
             tiers.append(Tier(MemoryStore(), memory))
         if path is not None:
-            tiers.append(_disk_tier(Path(path), disk))
+            tiers.append(_disk_tier(path, disk))
         self._begin(tiers)
 
     @classmethod
@@ -287,9 +263,14 @@ class TieredStore(Store):
         return tuple(contents.hits.tolist())
 
 
-def _disk_tier(path: Path, budget: Budget | None) -> Tier:
-    def available() -> int:
-        own = path.stat().st_blocks * 512 if path.exists() else 0
-        return (shutil.disk_usage(path.parent).free + own) // local_processes()
+def _disk_tier(path: str | os.PathLike[str], budget: Budget | None) -> Tier:
+    store, file = DiskStore(path), Path(path)
 
-    return Tier(DiskStore(path), budget, available, lambda spec: Layout(spec).samples_bytes)
+    def available() -> int | None:
+        try:
+            own = file.stat().st_blocks * 512 if file.exists() else 0
+            return (shutil.disk_usage(file.parent).free + own) // local_processes()
+        except OSError:  # Of a folder that is not there, say: the store tells, once it is opened.
+            return None
+
+    return Tier(store, budget, available, lambda spec: Layout(spec).samples_bytes)

@@ -25,8 +25,7 @@ from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.dali import Graph
 from dalirefurb.errors import SampleError
 from dalirefurb.loader import Loader
-from dalirefurb.reading.decoding import decoded
-from dalirefurb.reading.inspector import Judged, judge
+from dalirefurb.reading.inspector import Judged, decoded, judge
 from dalirefurb.reading.pillow_decoder import PillowDecoder
 from dalirefurb.source.levels import Levels
 from tests.mutations import ARITHMETIC, FORMATS, mutation, notorious, originals

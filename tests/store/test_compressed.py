@@ -115,7 +115,9 @@ def test_a_file_of_compressed_samples_is_no_file_of_plain_ones(tmp_path: Path) -
     [
         ({"expected_ratio": 0.5}, "expected_ratio must be a number of at least 1, got 0.5: pass the bytes of some"),
         ({"expected_ratio": float("nan")}, "expected_ratio must be a number of at least 1, got nan"),
-        ({"num_threads": 0}, "num_threads must be at least 1, got 0: leave it out"),
+        ({"expected_ratio": "2"}, "expected_ratio must be a number of at least 1, got .2."),
+        ({"num_threads": 0}, "num_threads must be an int of at least 1, got 0: leave it out"),
+        ({"num_threads": 1.5}, "num_threads must be an int of at least 1, got 1.5"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], message: str) -> None:

@@ -216,12 +216,13 @@ def test_samples_of_varying_size_are_refused_with_the_remedies() -> None:
         DeviceStore(device="cpu").open(StoreSpec(None, 1, {}, 64))
 
 
-def test_more_than_max_bytes_is_refused_with_both_numbers_and_the_remedies() -> None:
+@pytest.mark.parametrize("max_bytes", [50 * 10**6, "50MB"])
+def test_more_than_max_bytes_is_refused_with_both_numbers_and_the_remedies(max_bytes: int | str) -> None:
     expected = (
         "1000 slots need 150.53 MB and 50.00 MB are allowed by max_bytes: "
         "use pinned_host=True, a smaller reuse factor, a coverage below 1 or a smaller image"
     )
-    store = DeviceStore(device="cpu", max_bytes=50 * 10**6)
+    store = DeviceStore(device="cpu", max_bytes=max_bytes)
     with pytest.raises(OutOfMemoryError, match=expected):
         store.open(StoreSpec((224, 224, 3), 1000, {}))
     assert store.nbytes == 0

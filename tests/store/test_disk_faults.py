@@ -464,6 +464,20 @@ def test_a_store_that_is_found_cut_short_while_reading_lends_nothing_and_says_so
         assert store.corrupt == 0
 
 
+def test_a_read_for_which_there_is_no_memory_leaves_nothing_lent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: Any) -> None:
+        raise MemoryError
+
+    with opened(path) as store:
+        fill(store)
+        with monkeypatch.context() as patch:
+            patch.setattr("dalirefurb.store.disk.slot_file.SlotReader.read", read)
+            with pytest.raises(MemoryError):
+                store.get(np.array([1]), np.array([2]))
+        assert not len(store._opened().slot_table.pinned)  # type: ignore[attr-defined]
+        assert held(store) == [0, 1, 2, 3]
+
+
 def test_a_store_cut_short_while_something_is_lent_can_be_closed(path: Path) -> None:
     store = opened(path)
     fill(store)

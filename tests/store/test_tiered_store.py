@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -223,7 +224,7 @@ def test_two_who_put_the_same_sample_put_it_once() -> None:
     threads = [threading.Thread(target=put, args=(store, 1)) for _ in range(2)]
     threads[0].start()
     assert slow.reached.wait(600)
-    store._opened()._tiers[0].evict(ints(0))  # type: ignore[attr-defined]
+    store._opened()._layers[0].evict(ints(0))  # type: ignore[attr-defined]
     threads[1].start()
     threads[1].join(0.05)
     slow.open_gate.set()
@@ -401,9 +402,12 @@ def test_a_budget_on_disk_pays_for_what_the_file_sets_aside(
     [
         ({}, "needs at least one tier, got none: pass memory='60%', path=... or both"),
         ({"memory": "1GB", "disk": "1GB"}, "a disk tier needs a file, but disk='1GB' came without path: pass path=..."),
+        ({"memory": "much"}, "a budget must be bytes as an int .* or text such as '16GB', .* got 'much'"),
+        ({"path": 5}, "path must be the path of a file, got 5: pass one to be made"),
+        ({"path": 5, "disk": "1GB"}, "path must be the path of a file, got 5"),
     ],
 )
-def test_tiers_that_cannot_be_are_refused(arguments: dict[str, str], message: str) -> None:
+def test_tiers_that_cannot_be_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         TieredStore(**arguments)
 

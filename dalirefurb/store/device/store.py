@@ -13,7 +13,7 @@ from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
 from dalirefurb.store.device.memory import Array, DeviceMemory, device_memory, gather, scatter, within
-from dalirefurb.store.memory_budget import amount
+from dalirefurb.store.memory_budget import Budget, amount, budget_bytes, checked_budget
 from dalirefurb.store.slot_table import SlotContents, SlotTable
 from dalirefurb.store.spec import StoreSpec
 
@@ -100,7 +100,7 @@ class DeviceStore(Store):
     before, and before what it is given then.
 
     Args:
-        max_bytes: The most memory to set aside, in bytes; by default what is free.
+        max_bytes: The most memory to set aside, "16GB", "60%" of what is free, or bytes; by default what is free.
         pinned_host: Whether the slots are in host memory that the GPU reads and writes over the bus: more room, and
             `Lease.samples` copies nothing.
         device: Device that holds the slots: "gpu", or "cpu", which does the same in host memory, by NumPy, to try it
@@ -111,10 +111,10 @@ class DeviceStore(Store):
     """
 
     def __init__(
-        self, *, max_bytes: int | None = None, pinned_host: bool = False, device: Literal["cpu", "gpu"] = "gpu"
+        self, *, max_bytes: Budget | None = None, pinned_host: bool = False, device: Literal["cpu", "gpu"] = "gpu"
     ) -> None:
         super().__init__()
-        self._max_bytes = max_bytes
+        self._max_bytes = checked_budget(max_bytes)
         self._pinned_host = pinned_host
         self.device = device
         self.memory = device_memory(device)
@@ -146,10 +146,11 @@ class DeviceStore(Store):
 
     def _check_memory(self, spec: StoreSpec) -> None:
         """Refuse slots that exceed the memory at hand."""
-        given = self._max_bytes is not None
-        limit = self._max_bytes if given else self.memory.available_bytes(pinned=self._pinned_host)
+        free, given = partial(self.memory.available_bytes, pinned=self._pinned_host), self._max_bytes
+        limit = free() if given is None else budget_bytes(given, available=free)
         if limit is not None and spec.nbytes > limit:
-            raise _out_of_memory(spec, f"{amount(limit)} are {'allowed by max_bytes' if given else 'available'}")
+            why = "available" if given is None else "allowed by max_bytes"
+            raise _out_of_memory(spec, f"{amount(limit)} are {why}")
 
 
 class DeviceLease(Lease):

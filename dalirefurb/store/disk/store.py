@@ -16,9 +16,10 @@ How it is intended to behave (if the code differs, that is a bug):
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Condition
@@ -26,13 +27,15 @@ from threading import Condition
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.base import Contents, Keys, Lease, Store, not_open
+from dalirefurb.store.allocator import Allocator
+from dalirefurb.store.base import NO_KEYS, Contents, Keys, Lease, Store, not_open
 from dalirefurb.store.disk import upkeep
-from dalirefurb.store.disk.ledger import Ledger
+from dalirefurb.store.disk.records import Records, sizes
+from dalirefurb.store.disk.slot_file import SlotFile
 from dalirefurb.store.key_index import Numbers
-from dalirefurb.store.slot_table import Hidden, SlotContents
+from dalirefurb.store.slot_table import Hidden, SlotContents, SlotTable
 from dalirefurb.store.spec import StoreSpec
 
 
@@ -74,7 +77,7 @@ class DiskStore(Store):
     purge = staticmethod(upkeep.purge)
 
     def _open(self, spec: StoreSpec) -> Contents:
-        return _Contents(spec, Ledger(self._path, spec), self._counts)
+        return _Contents(self._path, spec, self._counts)
 
     @property
     def corrupt(self) -> int:
@@ -83,34 +86,52 @@ class DiskStore(Store):
 
 
 class _Contents(SlotContents):
-    """An open file, read and written without the lock, which guards the rest; `counts` is of "corrupt" samples."""
+    """An open file: names of slots, blocks of pages, records in step, and where there is room.
 
-    def __init__(self, spec: StoreSpec, ledger: Ledger, counts: Counter[str]) -> None:
-        super().__init__(spec, ledger.slot_table)
-        self._ledger = ledger
-        self._file = ledger.file
+    The file is read and written without the lock, which guards the rest; `counts` is of "corrupt" samples.
+    """
+
+    def __init__(self, path: Path, spec: StoreSpec, counts: Counter[str]) -> None:
+        super().__init__(spec, SlotTable(spec.slots))
+        self._path = path
+        self._file = SlotFile(path, spec)
         self._counts = counts
+        self._closed = False
+        self._accepts = True
+        self._lost = False
         # Calls that are at work on the file.
         self._users = 0
         self._unused = Condition(self._lock)
+        # What each slot holds, shape (slots,), and where its block begins.
+        self._records = self._file.table.records
+        self._starts = self._records["start"].copy()
+        slots = np.flatnonzero(self._records["check"])
+        held = self._records[slots]
+        self.slot_table.restore(slots, held["index"].astype(np.int64), held["version"].astype(np.int64))
+        blocks = sorted(zip(held["start"].tolist(), sizes(held).tolist(), strict=True))
+        layout = self._file.layout
+        self._arena = Allocator(layout.samples_bytes, alignment=layout.alignment, used=blocks)
 
     def get(self, keys: Keys) -> Lease:
         """Lend samples where they lie if the page cache has them, else in memory of their own."""
         with self._using():
             with self._lock:
-                slots = self._ledger.find(keys)
+                slots = self._find(keys)
                 found = slots >= 0
                 pinned = slots[found]
                 self.slot_table.pin(pinned)
-                records = self._ledger.records.take(pinned)
+                records = self._records.take(pinned)
             try:
                 whole, images, buffer = self._file.reader.read(records)
             except OSError as error:
                 whole, images, buffer = np.zeros(len(pinned), np.bool_), Images(()), np.empty(0, np.uint8)
                 with self._lock:
-                    self._ledger.lose(f"cannot be read ({error.strerror})")
+                    self._lose(f"cannot be read ({error.strerror})")
+            except BaseException:
+                self._release_read(pinned, np.empty(0, np.uint8), in_place=False)
+                raise
             with self._lock:
-                self._counts["corrupt"] += self._ledger.forget_damaged(records[~whole])
+                self._counts["corrupt"] += self._forget_damaged(records[~whole])
         found[found] = whole
         in_place = bool(whole.any()) and not len(buffer)
         release = partial(self._release_read, pinned, buffer, in_place=in_place)
@@ -122,8 +143,8 @@ class _Contents(SlotContents):
             if self._file.reader.is_warm:
                 return
             with self._lock:
-                slots = self._ledger.find(keys)
-                records = self._ledger.records.take(slots[slots >= 0])
+                slots = self._find(keys)
+                records = self._records.take(slots[slots >= 0])
             self._file.reader.prefetch(records)
 
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
@@ -137,10 +158,20 @@ class _Contents(SlotContents):
         return stored
 
     def close(self) -> None:
-        """Let the file go, once nobody is at work on it; what it holds is there when it is opened again."""
+        """Let the file go, once nobody is at work on it; what it holds is there when it is opened again.
+
+        What is lent stays as it is.
+        """
         with self._lock:
             self._unused.wait_for(lambda: not self._users)
-            self._ledger.close()
+            pinned = self.slot_table.pinned
+            if len(pinned):
+                self._look()
+            # Nobody else writes into a file that was removed; what is behind the end of one cut short must not be
+            # touched.
+            starts: list[int] = [] if self._lost else self._starts[pinned].tolist()
+            self._closed = True
+            self._file.close((start, self._arena.size(start)) for start in starts)
 
     @property
     def nbytes(self) -> int:
@@ -160,12 +191,19 @@ class _Contents(SlotContents):
                 self._users -= 1
                 self._unused.notify_all()
 
+    def _find(self, keys: Keys) -> Numbers:
+        """Return the slots of n versions, shape (n,), -1 where one is not held, or not written yet."""
+        slots = self.slot_table.find(*keys)
+        named = np.flatnonzero(slots >= 0)
+        slots[named[self._records["check"][slots[named]] == 0]] = -1
+        return slots
+
     def _keep(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         """Write n samples of different indices, unless their versions are held; False where there is no room."""
         with self._lock:
-            slots, held = self._ledger.take(keys, samples)
+            slots, held = self._take(keys, samples)
             rows = np.flatnonzero(slots >= 0)
-            starts = self._ledger.starts(slots[rows])
+            starts = self._starts[slots[rows]].tolist()
         chosen = [samples[row] for row in rows.tolist()]
         pixels: list[int] = []
         try:
@@ -173,22 +211,135 @@ class _Contents(SlotContents):
                 pixels.append(self._file.write(start, sample))
         except OSError as error:
             with self._lock:
-                self._ledger.decline(error)
+                self._decline(error)
         finally:
             with self._lock:
-                held[rows] = self._ledger.settle(slots[rows], (keys[0][rows], keys[1][rows]), pixels, chosen)
+                held[rows] = self._settle(slots[rows], (keys[0][rows], keys[1][rows]), pixels, chosen)
         return held
 
+    def _take(self, keys: Keys, samples: Sequence[Image]) -> tuple[Numbers, NDArray[np.bool_]]:
+        """Set room aside for n samples of different indices, pinned until they are settled.
+
+        Returns:
+            The slot of each sample, shape (n,), -1 where it needs none or there is no room for it; and which are held
+            already.
+        """
+        slots = np.full(len(samples), -1)
+        new, held, hidden = self.slot_table.make_way(*keys)
+        self._clear(hidden)
+        if not self._accepts:
+            new = new[:0]
+        starts = [self._arena.allocate(samples[row].nbytes) for row in new.tolist()]
+        new = new[np.array([start is not None for start in starts], np.bool_)]
+        slots[new] = self.slot_table.take(keys[0][new], keys[1][new])
+        self.slot_table.pin(slots[new])
+        self._starts[slots[new]] = [start for start in starts if start is not None]
+        return slots, held
+
+    def _settle(self, slots: Numbers, keys: Keys, pixels: Sequence[int], samples: Sequence[Image]) -> NDArray[np.bool_]:
+        """Write down what n slots that were taken hold: samples, the first of which have these checksums.
+
+        What has none was not written, and is held no more.
+
+        Returns:
+            Which are held, shape (n,); they may have been evicted meanwhile.
+        """
+        self._free(self.slot_table.unpin(slots))
+        held: NDArray[np.bool_] = self.slot_table.find(*keys) == slots
+        written = np.zeros(len(slots), np.bool_)
+        written[: len(pixels)] = True
+        self._clear(self.slot_table.forget(*(part[held & ~written] for part in keys)))
+        held &= written
+        rows = np.flatnonzero(held)
+        if len(rows):
+            try:
+                self._file.table.set(
+                    slots[rows],
+                    (keys[0][rows], keys[1][rows]),
+                    self._starts[slots[rows]],
+                    np.array(pixels, np.uint64)[rows],
+                    np.array([samples[row].shape for row in rows.tolist()]),
+                )
+            except OSError as error:
+                self._decline(error)
+        return held
+
+    def _forget_damaged(self, records: Records) -> int:
+        """Forget samples that were not read whole, and count them; those of a file that is lost are not damaged."""
+        if self._lost or not len(records):
+            return 0
+        self._clear(self.slot_table.forget(records["index"].astype(np.int64), records["version"].astype(np.int64)))
+        return len(records)
+
     def _release_read(self, slots: Numbers, buffer: NDArray[np.uint8], *, in_place: bool) -> None:
-        """Unpin a lease's slots; harmless when the store was closed, or opened anew, since."""
+        """Take back a lease's slots, lent maybe where they lie; harmless when the store was closed since.
+
+        Raises:
+            StoreError: Somebody has cut the file short, and so has changed what was lent.
+        """
         self._file.reader.buffers.give(buffer)
         with self._lock:
-            self._ledger.release(slots, in_place=in_place)
-
-    def _look(self) -> None:
-        if self._ledger.closed:
-            raise not_open()
-        self._ledger.look()
+            self._free(self.slot_table.unpin(slots))
+            if self._closed:
+                return
+            if in_place and self._file.is_short:
+                raise StoreError(
+                    f"nobody may write into a store's file while it is in use, but {self._path} was cut short while "
+                    "samples were lent, which may have been served wrong: go back to the last checkpoint"
+                )
+            if self._lost:
+                self._give_up()
 
     def _clear(self, hidden: Hidden) -> None:
-        self._ledger.clear(hidden)
+        """Write down that slots hold nothing any more, and give back the blocks of those that are free."""
+        if len(hidden.slots) and not self._lost:
+            try:
+                self._file.table.clear(hidden.slots)
+            except OSError as error:
+                self._decline(error)
+        self._free(hidden.freed)
+
+    def _free(self, slots: Numbers) -> None:
+        for start in self._starts[slots].tolist():
+            self._arena.free(start)
+
+    def _decline(self, error: OSError) -> None:
+        """Store nothing more, because the file cannot be written."""
+        if self._accepts:
+            self._accepts = False
+            warnings.warn(
+                f"the store {self._path} cannot be written ({error.strerror}): what it holds is served, nothing is "
+                "added to it, and everything else is computed; make room and open it again",
+                stacklevel=2,
+            )
+
+    def _look(self) -> None:
+        """Find out whether the file is still there, and whole."""
+        if self._closed:
+            raise not_open()
+        if self._lost:
+            return
+        try:
+            reason = self._file.loss()
+        except OSError as error:
+            reason = f"cannot be read ({error.strerror})"
+        if reason is not None:
+            self._lose(reason)
+
+    def _lose(self, reason: str) -> None:
+        """Hold nothing more, because the file cannot be read."""
+        if not self._lost:
+            self._lost, self._accepts = True, False
+            self._free(self.slot_table.retain(*NO_KEYS).freed)
+            self._give_up()
+            warnings.warn(
+                f"the store {self._path} {reason} while in use: everything is computed from here on; "
+                "leave its file alone, and open it again",
+                stacklevel=2,
+            )
+
+    def _give_up(self) -> None:
+        """Give back the room of a file that was removed, once nothing of it is lent any more."""
+        if not len(self.slot_table.pinned):
+            with suppress(OSError):
+                self._file.give_up()

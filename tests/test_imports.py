@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "trainers": SAMPLES | {"engine", "loader", "mix", "numpy", "torch"},
     "show": SAMPLES - {"calls", "checks"} | {"dali", "engine", "loader", "reading", "system", "matplotlib", "numpy"},
     "tuning": SAMPLES
-    | {"doctor", "engine", "loader", "reading", "rng", "show", "system", "matplotlib", "numpy", "tomli", "torch"},
+    | {"doctor", "engine", "loader", "reading", "rng", "show", "system", "matplotlib", "numpy", "torch"},
     "cli": ANYTHING,
     "__main__": {"cli"},
     "": ANYTHING,

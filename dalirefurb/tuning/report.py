@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from dalirefurb.errors import DalirefurbError
-from dalirefurb.show.colours import CACHED, GREY, INK
+from dalirefurb.show import CACHED, GREY, INK
 from dalirefurb.store.memory_budget import amount
 from dalirefurb.tuning.choice import AS_FAST, RESERVE, Choice
 from dalirefurb.tuning.costs import ORDERS, REUSE_FACTORS, SplitCosts

@@ -16,6 +16,7 @@ import torch
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.calls import explains
 from dalirefurb.checks import integer, number, require
+from dalirefurb.engine.memory import free_bytes
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Source
@@ -98,7 +99,7 @@ def tune(
     machine = this_machine(
         budget_bytes(memory, available=available_bytes),
         0 if folder is None else budget_bytes(disk_budget, available=lambda: _free_bytes(folder)),
-        budget_bytes(device_memory, available=_free_device_bytes),
+        budget_bytes(device_memory, available=lambda: free_bytes() if torch.cuda.is_available() else 0),
     )
     costs = measure(
         source,
@@ -139,11 +140,6 @@ def check_disk(disk: Path | str | None) -> Path | None:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigurationError(f"disk must be a folder that can be written, but {folder} cannot: {remedy}")
     return folder
-
-
-def _free_device_bytes() -> int:
-    """Return the free bytes of the current CUDA device; 0 where there is none."""
-    return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else 0
 
 
 def _free_bytes(folder: Path) -> int | None:

@@ -132,10 +132,6 @@ class Choice:
             return configuration.name
         return configuration.name.replace(f"reuse factor {configuration.reuse_factor}", "kept for the whole run")
 
-    def inconclusive(self, missing: str) -> Choice:
-        """Return the same where something is missing: nothing is recommended."""
-        return replace(self, verdict=Verdict.INCONCLUSIVE, recommended=None, missing=missing)
-
 
 def configurations(costs: Costs, machine: Machine, workload: Workload) -> list[Configuration]:
     """List every configuration, each with the largest coverage that the machine has room for; first comes standard."""
@@ -183,7 +179,7 @@ def choose(costs: Costs, machine: Machine, workload: Workload, *, min_kept: floa
         rows=tuple(rows),
     )
     missing = unmeasured(costs, standard)
-    return choice.inconclusive(missing) if missing else choice
+    return _inconclusive(choice, missing) if missing else choice
 
 
 def recommend(standard: Prediction, rows: Sequence[Prediction], *, min_kept: float) -> Prediction:
@@ -227,7 +223,7 @@ def settled(choice: Choice, verified: Sequence[Verified], limit_s: float) -> Cho
         missing = again(said, limit_s, rounds and LEAST_ROUNDS / rounds * limit_s)
     choice = replace(choice, verified=tuple(verified))
     if missing:
-        return choice.inconclusive(missing)
+        return _inconclusive(choice, missing)
     standard, *_ = verified
     (best,) = (each for each in verified if each.prediction == choice.recommended)
     for each in verified:
@@ -261,6 +257,11 @@ def unmeasured(costs: Costs, standard: Prediction) -> str:
         if spread.relative > NOISY or spread.n < LEAST_ROUNDS
     ]
     return again(" and ".join(varied), costs.limit_s) if varied else ""
+
+
+def _inconclusive(choice: Choice, missing: str) -> Choice:
+    """Return a choice with nothing recommended, where something is missing."""
+    return replace(choice, verdict=Verdict.INCONCLUSIVE, recommended=None, missing=missing)
 
 
 def _reuse_factors(split: SplitCosts, workload: Workload) -> list[int]:

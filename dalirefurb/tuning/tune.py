@@ -98,7 +98,7 @@ def tune(
     folder = check_disk(disk)
     machine = this_machine(
         budget_bytes(memory, available=available_bytes),
-        0 if folder is None else budget_bytes(disk_budget, available=lambda: _free_bytes(folder)),
+        0 if folder is None else budget_bytes(disk_budget, available=lambda: _free_on_disk(folder)),
         budget_bytes(device_memory, available=lambda: free_bytes() if torch.cuda.is_available() else 0),
     )
     costs = measure(
@@ -142,7 +142,7 @@ def check_disk(disk: Path | str | None) -> Path | None:
     return folder
 
 
-def _free_bytes(folder: Path) -> int | None:
+def _free_on_disk(folder: Path) -> int | None:
     """Return the free bytes of a folder's disk; None where they cannot be asked for."""
     try:
         return shutil.disk_usage(folder).free

@@ -35,10 +35,9 @@ from dalirefurb import Recipe, rand_augment
 from dalirefurb.source import Source
 from dalirefurb.tuning.choice import recommend, with_reserve
 from dalirefurb.tuning.costs import Costs
-from dalirefurb.tuning.machine import this_machine
 from dalirefurb.tuning.measure import measure as measure_costs
 from dalirefurb.tuning.model import Configuration, Machine, Tier, Workload, predict
-from dalirefurb.tuning.tune import turns_of
+from dalirefurb.tuning.tune import this_machine, turns_of
 from dalirefurb.tuning.turns import waiting
 
 ORDERS = ("paper", "crop_last")

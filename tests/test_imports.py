@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "trainers": SAMPLES - {"calls"} | {"engine", "loader", "mix", "torch"},
     "show": SAMPLES - {"calls", "checks"} | {"dali", "engine", "loader", "reading", "system", "matplotlib", "numpy"},
     "tuning": SAMPLES
-    | {"doctor", "engine", "loader", "reading", "rng", "show", "system", "matplotlib", "numpy", "tomli", "torch"},
+    | {"doctor", "engine", "loader", "reading", "rng", "show", "system", "matplotlib", "numpy", "torch"},
     "cli": ANYTHING,
     "demo": SAMPLES - {"calls", "checks"}
     | {"cli", "engine", "loader", "reading", "show", "system", "tuning", "PIL", "nvidia", "numpy", "torch"},

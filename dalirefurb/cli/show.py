@@ -19,7 +19,6 @@ from dalirefurb.cli.techniques import OPTIONS, Technique, choose, flag
 from dalirefurb.cli.terminal import escaped, importing, say, waiting
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish
-from dalirefurb.show import plans
 from dalirefurb.show.files import check_writable, write
 from dalirefurb.source import FileList, ImageFolder
 
@@ -170,24 +169,20 @@ def _show_plan(options: argparse.Namespace, technique: Technique, out: Path) -> 
     require("a plot", "matplotlib")
     check_writable(out)
     with waiting(f"planning {options.epochs} epochs, and drawing {escaped(out)}"):
+        from dalirefurb.show import plots
+
         if options.technique is None:
             assert isinstance(planner, Refurbish)
-            comparison = plans.compare_plans(planner, options.epochs)
-            from dalirefurb.show.plots import plan_plot
-
-            figure = plan_plot(comparison)
+            figure = plots.plan_plot(plots.compare_plans(planner, options.epochs))
         else:
-            history = plans.history(planner, options.epochs)
-            from dalirefurb.show.plots import history_plot
-
-            figure = history_plot(history, title=technique.describe(planner))
+            figure = plots.history_plot(plots.history(planner, options.epochs), title=technique.describe(planner))
     write(out, figure)
     say(f"drawn: {escaped(out)}")
 
 
 def draw_all(options: argparse.Namespace, recipe: Recipe, planner: Refurbish) -> list[Figure]:
     """Draw `PICTURES`."""
-    from dalirefurb.show.plots import plan_plot
+    from dalirefurb.show.plots import compare_plans, plan_plot
     from dalirefurb.show.sheet import operations_sheet, pictures_sheet
 
     source = whole_photographs()
@@ -195,5 +190,5 @@ def draw_all(options: argparse.Namespace, recipe: Recipe, planner: Refurbish) ->
     return [
         pictures_sheet(source, recipe, name="rand_augment", reuse_factor=uses, seed=options.seed),
         operations_sheet(source, "rand_augment", size=options.size),
-        plan_plot(plans.compare_plans(planner, epochs=9)),
+        plan_plot(compare_plans(planner, epochs=9)),
     ]

@@ -1,29 +1,58 @@
-"""`dalirefurb tune`: measures, and says what to set."""
+"""`dalirefurb tune`: measures, and says what to set, also on a machine that a TOML file describes, as --help shows."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dalirefurb.augment.presets import auto_augment, rand_augment, trivial_augment
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.checks import integer, number
+from dalirefurb.checks import require as must
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.limits import check_alone, require
 from dalirefurb.cli.terminal import escaped, importing, say, waiting
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.files import check_file, check_writable, write, writing
 from dalirefurb.source import ImageFolder
+from dalirefurb.store.memory_budget import budget_bytes
 from dalirefurb.system.fair_comparison import keep_memory
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 if TYPE_CHECKING:
-    from dalirefurb.tuning.tune import Advice
+    from dalirefurb.tuning.model import Machine, Workload
+    from dalirefurb.tuning.report import Advice
 
 PRESETS: Mapping[str, Callable[..., Recipe]] = {
     preset.__name__: preset for preset in (rand_augment, auto_augment, trivial_augment)
 }
 ORDERS = ("paper", "crop_last")
+
+_IN_CODE = ("DiskStore", "ImageFolder", "Loader", "MemoryStore", "Refurbish", "Standard", "TieredStore", *PRESETS)
+"""Names that code to paste may need of `dalirefurb`."""
+
+_BYTES = {
+    "memory": "memory_bytes",
+    "disk": "disk_bytes",
+    "device_memory": "device_bytes",
+    "page_cache": "page_cache_bytes",
+    "source_bandwidth": "source_bytes_per_s",
+    "disk_read": "disk_read_bytes_per_s",
+    "disk_write": "disk_write_bytes_per_s",
+}
+_TABLES = {
+    "machine": {"cores", "gpus", "core_speed", *_BYTES},
+    "training": {"num_samples", "batch_size", "epochs", "step_ms"},
+}
+"""Names that each table of a machine's file may have."""
 
 
 def tune(options: argparse.Namespace) -> int:
@@ -34,7 +63,7 @@ def tune(options: argparse.Namespace) -> int:
     if options.json is not None:
         check_file(options.json, what="plan", option="--json")
     if options.machine is not None or options.costs is not None:
-        return _elsewhere(options)
+        return _said(_elsewhere(options), options)
     if options.folder is None:
         raise ConfigurationError("tune needs a folder of images, or --costs FILE of an earlier run: pass one of them")
     check_alone()
@@ -47,30 +76,27 @@ def tune(options: argparse.Namespace) -> int:
     check_disk(options.disk)
     with waiting(f"reading {escaped(options.folder)}"):
         source = ImageFolder(options.folder)
-    step = None if options.step_ms is None else options.step_ms / 1e3
-    disk = options.disk
-    progress = _Progress()
+    lines = [""]
     keep_memory()
-    with without_codec_noise(), waiting("tuning", progress.said):
+    with without_codec_noise(), waiting("tuning", lambda: f": {lines[-1]}"):
         advice = measured(
             source,
             recipes,
             batch_size=options.batch_size,
-            step=step,
+            step=None if options.step_ms is None else options.step_ms / 1e3,
             memory=options.memory,
-            disk=disk,
+            disk=options.disk,
             min_kept=options.min_kept,
             epochs=options.epochs,
             limit_s=options.limit,
-            told=progress,
+            told=lines.append,
         )
     return _said(advice, options)
 
 
-def _elsewhere(options: argparse.Namespace) -> int:
+def _elsewhere(options: argparse.Namespace) -> Advice:
     """Compute from costs that were measured earlier, for this machine as it was then or for another one."""
     from dalirefurb.tuning.costs import Costs
-    from dalirefurb.tuning.machine import read_machine
     from dalirefurb.tuning.model import Machine, Workload
     from dalirefurb.tuning.tune import advise
 
@@ -89,39 +115,67 @@ def _elsewhere(options: argparse.Namespace) -> int:
             f"{error}; write it anew"
         ) from error
     if options.machine is not None:
-        machine, workload = read_machine(options.machine)
-    advice = advise(costs, machine, workload, min_kept=options.min_kept)
-    return _said(advice, options)
+        machine, workload = _described(options.machine)
+    return advise(costs, machine, workload, min_kept=options.min_kept)
 
 
-class _Progress:
-    """Keeps what is being done, for whoever tells of progress."""
+def _described(path: Path) -> tuple[Machine, Workload]:
+    """Read the machine and the training that a file describes.
 
-    def __init__(self) -> None:
-        self._line = ""
+    Raises:
+        ConfigurationError: If it cannot be read, or says what it cannot say.
+    """
+    from dalirefurb.tuning.model import Machine, Workload
 
-    def __call__(self, line: str) -> None:
-        self._line = line
+    try:
+        values = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(
+            f"a machine must be described by a TOML file, but {path} cannot be read as one: {error}; "
+            f"see `dalirefurb tune --help`"
+        ) from error
+    machine, training = (_table(values, name) for name in _TABLES)
+    ranks = integer("gpus", machine.get("gpus", 1), 1, None, "pass the number of processes that train together")
+    nbytes = {
+        field: budget_bytes(machine[name], available=lambda: None) for name, field in _BYTES.items() if name in machine
+    }
+    cores = integer("cores", machine.get("cores"), 1, None, "write the number of cores")
+    speed = number("core_speed", machine.get("core_speed", 1.0), "above 0", lambda speed: speed > 0, "1 is usual")
+    remedy = "write a multiple of gpus"
+    batch_size = integer("batch_size", training.get("batch_size", 64), 1, None, remedy)
+    must(batch_size % ranks == 0, "batch_size", f"a multiple of gpus = {ranks}", batch_size, remedy)
+    samples = integer("num_samples", training.get("num_samples"), batch_size, None, "write the samples of an epoch")
+    epochs = integer("epochs", training.get("epochs", 90), 1, None, "write the number of epochs")
+    step_ms = number("step_ms", training.get("step_ms", 0), "of at least 0", lambda ms: ms >= 0, "left out: no step")
+    return (
+        Machine(cores, ranks=ranks, core_speed=speed, **{"memory_bytes": 0, **nbytes}),
+        Workload(samples, batch_size, epochs, step_ms / 1e3),
+    )
 
-    def said(self) -> str:
-        return f": {self._line}"
+
+def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return one table of the file, which may hold known names only."""
+    table = values.get(name)
+    must(isinstance(table, dict), f"[{name}]", "a table of the file", table, f"write [{name}], and its values below")
+    known, found = _TABLES[name], dict(table or {})
+    unknown = sorted(set(found) - known)
+    must(not unknown, f"[{name}]", f"of {', '.join(sorted(known))}", ", ".join(unknown), "leave out what is unknown")
+    return found
 
 
 def _code(advice: Advice, options: argparse.Namespace) -> str:
     """Return a script's first lines, to paste."""
-    from dalirefurb.tuning.report import names_of
-
     recipes = {
         order: f"{options.preset}({options.size}{'' if order == ORDERS[0] else f', order={order!r}'})"
         for order in ORDERS
     }
     path = "/local/cache" if options.disk is None else str(options.disk / "cache")
     folder = "photos" if options.folder is None else str(options.folder)
-    names = sorted({"ImageFolder", options.preset, *names_of(advice.choice)}, key=lambda name: (name.islower(), name))
-    imports = [f"from dalirefurb import {', '.join(name for name in names if name != 'DeviceStore')}"]
-    imports += ["from dalirefurb.store import DeviceStore"] * ("DeviceStore" in names)
-    lines = advice.code(source=f"ImageFolder({folder!r})", recipes=recipes, path=path)
-    return "\n".join(map(escaped, [*imports, "", *lines.split("\n")]))
+    code = advice.code(source=f"ImageFolder({folder!r})", recipes=recipes, path=path)
+    names = [name for name in _IN_CODE if f" {name}(" in code]
+    imports = [f"from dalirefurb import {', '.join(names)}"]
+    imports += ["from dalirefurb.store import DeviceStore"] * (" DeviceStore(" in code)
+    return "\n".join(map(escaped, [*imports, "", *code.split("\n")]))
 
 
 def _said(advice: Advice, options: argparse.Namespace) -> int:
@@ -136,5 +190,5 @@ def _said(advice: Advice, options: argparse.Namespace) -> int:
     if options.picture is not None:
         write(options.picture, advice.figure(), option="--picture")
         say(f"drawn: {escaped(options.picture)}")
-    holds = not options.verify or all(each.holds for each in advice.choice.verified)
+    holds = not options.verify or all(each.holds for each in advice.verified)
     return 0 if advice.recommended is not None and holds else 1

@@ -1,9 +1,19 @@
-"""Pictures of what the library does to images, made by its own machinery.
+"""Pictures of what the library does to images, made by its own machinery. All have the colours below in common.
 
 pictures.py     what the store holds, and what the network gets
 operations.py   every operation of a preset, at several magnitudes; every stage, several times
-plans.py        how misses are spread over epochs and batches
-sheet.py        the first two, drawn by matplotlib at exact pixels
-plots.py        the third, too
-colours.py      what all have in common;  files.py: PNGs of them
+sheet.py        both, drawn by matplotlib at exact pixels
+plots.py        how misses are spread over epochs and batches
+files.py        PNGs of them
 """
+
+BACKGROUND = "#fbfbf8"
+INK = "#1f2328"
+GREY = "#6a7178"
+LINE = "#c4c9ce"
+COMPARED = "#9aa1a8"
+
+CACHED = "#0072b2"
+"""Blue and vermilion can be told apart by the colour-blind, and on gray prints."""
+
+FRESH = "#c24f00"

@@ -1,7 +1,12 @@
-"""Plots of plans: misses over epochs, and batch by batch within them, by matplotlib."""
+"""Plots of plans: misses over epochs, and batch by batch within them, by matplotlib; and what they are counted from.
+
+Balanced eviction against reference counts is figure 7 of Revamper (Lee et al., USENIX ATC 2021), the cache-aware batch
+shuffler against a plain shuffle figure 8. Of any planner it is drawn what becomes of each sample.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,9 +14,12 @@ from matplotlib.colors import LinearSegmentedColormap, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
+from numpy.typing import NDArray
 
-from dalirefurb.show.colours import BACKGROUND, CACHED, COMPARED, FRESH, GREY, LINE
-from dalirefurb.show.plans import Comparison, History, Misses
+from dalirefurb.planning.planner import Planner
+from dalirefurb.planning.refurbish import ReferenceCount, Refurbish
+from dalirefurb.planning.shuffle import PlainShuffler
+from dalirefurb.show import BACKGROUND, CACHED, COMPARED, FRESH, GREY, LINE
 
 if TYPE_CHECKING:
     from typing import Any
@@ -19,7 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
     from matplotlib.image import AxesImage
-    from numpy.typing import NDArray
+
+Misses = NDArray[np.int64]
+"""Misses of each batch, shape (epochs, batches)."""
 
 _SAMPLES = 1000
 """Samples that are drawn, at most: more than there are pixels."""
@@ -29,6 +39,67 @@ _BATCHES = 100
 
 _EPOCHS_OF_BATCHES = 2
 """Epochs whose batches are shown: those after the first, which only misses."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Misses of refurbishing, and of what it would be without one of its shufflers.
+
+    Attributes:
+        planner: The planner of `refurbish`.
+        refurbish: Misses with balanced eviction and cache-aware batches, shape (epochs, batches).
+        reference_count: Misses if versions that began together end together, with cache-aware batches, shape (epochs,
+            batches).
+        plain_shuffle: Misses with balanced eviction and batches that ignore the cache, shape (epochs, batches).
+    """
+
+    planner: Refurbish
+    refurbish: Misses
+    reference_count: Misses
+    plain_shuffle: Misses
+
+
+@dataclass(frozen=True)
+class History:
+    """What a planner does to samples and batches, epoch by epoch.
+
+    Attributes:
+        planner: The planner whose plans are counted.
+        served: How often each sample is served, shape (epochs, num_samples).
+        computed: How often each sample's partial augmentation runs for that, shape (epochs, num_samples).
+        misses: Share of each batch's rows that are misses, 0..1, shape (epochs, batches).
+    """
+
+    planner: Planner
+    served: NDArray[np.int64]
+    computed: NDArray[np.int64]
+    misses: NDArray[np.float64]
+
+
+def history(planner: Planner, epochs: int) -> History:
+    """Count what a planner plans, from epoch 0 on."""
+    served, computed = np.zeros((2, epochs, planner.num_samples), np.int64)
+    misses = np.empty((epochs, len(planner)))
+    for epoch in range(epochs):
+        for batch, plan in enumerate(planner.epoch(epoch)):
+            np.add.at(served[epoch], plan.indices, 1)
+            np.add.at(computed[epoch], plan.indices[plan.miss], 1)
+            misses[epoch, batch] = plan.miss.mean()
+    return History(planner, served, computed, misses)
+
+
+def compare_plans(planner: Refurbish, epochs: int) -> Comparison:
+    """Plan the same epochs in three ways, from epoch 0 on."""
+    return Comparison(
+        planner,
+        _planned_misses(planner, epochs),
+        _planned_misses(replace(planner, evict_shuffler=ReferenceCount()), epochs),
+        _planned_misses(replace(planner, batch_shuffler=PlainShuffler()), epochs),
+    )
+
+
+def _planned_misses(planner: Planner, epochs: int) -> Misses:
+    return np.array([[plan.miss.sum() for plan in planner.epoch(epoch)] for epoch in range(epochs)])
 
 
 def plan_plot(comparison: Comparison) -> Figure:

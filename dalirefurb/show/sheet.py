@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from dalirefurb.augment.diversity import what_differs
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
-from dalirefurb.show.colours import BACKGROUND, CACHED, FRESH, GREY, INK, LINE
+from dalirefurb.show import BACKGROUND, CACHED, FRESH, GREY, INK, LINE
 from dalirefurb.show.operations import MAGNITUDES, TABLES, Row, draws, operate
 from dalirefurb.show.pictures import Image, Pictures, of_good_samples, square_image, take_pictures
 from dalirefurb.source import Source

@@ -1,41 +1,29 @@
 """Choice among configurations: which are possible, which one to take, and whether any of them is worth it.
 
-    every recipe x split x reuse factor x tier ─▶ fit the budgets ─▶ keep enough ─▶ as fast as a step that is 10 %
-    shorter can use, within 2 % ─▶ smallest reuse factor ─▶ keeps most ─▶ least memory
+    every recipe x split x reuse factor x tier, as much of it as the budgets hold ─▶ keep enough ─▶ as fast as a step
+    that is 10 % shorter can use, within 2 % ─▶ smallest reuse factor ─▶ keeps most ─▶ least memory
 
-All of them are computed; nothing is searched for. Where not all was measured that it takes, nothing is chosen.
+All of them are computed; nothing is searched for. Where not all was measured that it takes, nothing is chosen; nor is
+it where what was chosen did not hold beside the best other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from itertools import combinations
 
 import numpy as np
 
 from dalirefurb.engine.verdict import Verdict, verdict_of
-from dalirefurb.tuning.costs import Costs, SplitCosts, Spread
-from dalirefurb.tuning.model import (
-    Configuration,
-    Machine,
-    Prediction,
-    Tier,
-    Workload,
-    fits,
-    largest_coverage,
-    predict,
-)
+from dalirefurb.tuning.costs import LEAST_ROUNDS, REUSE_FACTORS, Costs, SplitCosts, Spread, again
+from dalirefurb.tuning.model import Configuration, Machine, Prediction, Tier, Workload, largest_coverage, predict
 
-REUSE_FACTORS = (2, 3, 4, 5)
 AS_FAST = 0.02
 """Configurations this close to the fastest are as fast."""
 
 NOISY = 0.1
 """Where quartiles lie further apart than this share of the median, nothing is concluded."""
-
-LEAST_ROUNDS = 3
-"""Of what was measured less often, nothing is concluded."""
 
 RESERVE = 1.1
 """Reuse is left off only with steps that take as many times as long as standard's batches: its speed changes."""
@@ -102,9 +90,8 @@ class Choice:
             nothing is recommended.
         headspace: How many times as fast training would be if its data cost nothing, at least 1.
         standard: What the first recipe reaches without reuse.
-        recommended: What to take; None: not all was measured that it takes to say so.
-        rows: Every configuration that fits the budgets, the fastest run first.
-        prefix: The deterministic prefix kept for ever, which is what HyCache chooses; None: it does not fit.
+        recommended: What to take; None: too little was measured to recommend anything, as `missing` says.
+        rows: Every configuration, as much of it as the budgets hold, the fastest run first.
         missing: What is missing for a recommendation, and the time that it needs; "" where there is one.
         verified: What took turns before it was recommended; () on a machine that only is computed for.
     """
@@ -118,14 +105,21 @@ class Choice:
     standard: Prediction
     recommended: Prediction | None
     rows: tuple[Prediction, ...]
-    prefix: Prediction | None = None
     missing: str = ""
     verified: tuple[Verified, ...] = ()
 
     @property
     def leave_off(self) -> bool:
-        """Whether it was found that nothing is gained by reuse."""
+        """Whether it was found that nothing is gained by reuse; False, too, where nothing is recommended."""
         return self.recommended is not None and self.recommended.configuration.reuse_factor == 1
+
+    @property
+    def prefix(self) -> Prediction | None:
+        """The deterministic prefix kept for ever, which is what HyCache chooses; None: it does not fit."""
+        for row in self.rows:
+            if row.configuration.split.split > 0 and row.configuration.is_for_ever(self.workload):
+                return row
+        return None
 
     def speed_of(self, prediction: Prediction) -> float:
         """Return the images/s that a configuration reached in its turns, or if it had none, what is predicted."""
@@ -134,7 +128,7 @@ class Choice:
 
     def name_of(self, configuration: Configuration) -> str:
         """Return a configuration in a few words: of what is kept for the whole run, which no reuse factor tells."""
-        if not is_for_ever(configuration, self.workload):
+        if not configuration.is_for_ever(self.workload):
             return configuration.name
         return configuration.name.replace(f"reuse factor {configuration.reuse_factor}", "kept for the whole run")
 
@@ -157,7 +151,7 @@ def configurations(costs: Costs, machine: Machine, workload: Workload) -> list[C
 
 
 def choose(costs: Costs, machine: Machine, workload: Workload, *, min_kept: float) -> Choice:
-    """Compute every configuration that fits, and choose.
+    """Compute every configuration, and choose.
 
     Args:
         costs: What was measured; its first recipe is the one to compare with.
@@ -167,29 +161,25 @@ def choose(costs: Costs, machine: Machine, workload: Workload, *, min_kept: floa
     """
     every = [predict(costs, machine, workload, each) for each in configurations(costs, machine, workload)]
     standard = every[0]
-    rows = sorted((each for each in every if fits(each, machine)), key=lambda each: -each.run_images_per_s)
-    for_ever = [each for each in rows if is_for_ever(each.configuration, workload)]
-    prefixes = [each for each in for_ever if each.configuration.split.split > 0]
+    rows = sorted(every, key=lambda each: -each.run_images_per_s)
     headspace = max(1.0, workload.batch_size / workload.step_s / standard.images_per_s) if workload.step_s else 1.0
-    said = verdict_of(headspace) if workload.step_s else None
     usual, *hurried = [
         predict(costs, machine, with_reserve(workload), each.configuration) for each in (standard, *rows)
     ]
     taken = recommend(usual, hurried, min_kept=min_kept).configuration
-    missing = unmeasured(costs, standard)
-    return Choice(
+    choice = Choice(
         costs=costs,
         machine=machine,
         workload=workload,
         min_kept=min_kept,
-        verdict=Verdict.INCONCLUSIVE if missing else said,
+        verdict=verdict_of(headspace) if workload.step_s else None,
         headspace=headspace,
         standard=standard,
-        recommended=None if missing else next(row for row in every if row.configuration == taken),
+        recommended=next(row for row in every if row.configuration == taken),
         rows=tuple(rows),
-        prefix=prefixes[0] if prefixes else None,
-        missing=missing,
     )
+    missing = unmeasured(costs, standard)
+    return _inconclusive(choice, missing) if missing else choice
 
 
 def recommend(standard: Prediction, rows: Sequence[Prediction], *, min_kept: float) -> Prediction:
@@ -216,6 +206,35 @@ def rival(choice: Choice) -> Configuration | None:
     return others[0].configuration if others else None
 
 
+def settled(choice: Choice, verified: Sequence[Verified], limit_s: float) -> Choice:
+    """Return what is recommended after turns: what was chosen, or what was faster beside it, or nothing.
+
+    Standard is the first that took turns; none did if something failed.
+    """
+    rounds = min((len(each.achieved) for each in verified), default=0)
+    varied = [
+        f"turns of {one.name} and of {two.name} beside each other differed by {100 * two.beside(one).relative:.0f} %"
+        for one, two in combinations(verified if rounds else (), 2)
+        if two.beside(one).relative > NOISY
+    ]
+    missing = again(varied[0], limit_s) if varied else ""
+    if rounds < LEAST_ROUNDS:
+        said = f"what is to be recommended had {rounds} of {LEAST_ROUNDS} turns beside the best other"
+        missing = again(said, limit_s, rounds and LEAST_ROUNDS / rounds * limit_s)
+    choice = replace(choice, verified=tuple(verified))
+    if missing:
+        return _inconclusive(choice, missing)
+    standard, *_ = verified
+    (best,) = (each for each in verified if each.prediction == choice.recommended)
+    for each in verified:
+        best = each if each.beside(best).low > 1 + AS_FAST else best
+    # Where standard keeps up with the step, reuse is a reserve, and need not be faster.
+    waits = standard.reached * choice.workload.step_s < (1 - AS_FAST) * choice.workload.batch_size
+    if waits and best.beside(standard).median <= 1 + AS_FAST:
+        best = standard
+    return replace(choice, recommended=best.prediction)
+
+
 def with_reserve(workload: Workload) -> Workload:
     """Return the run to choose for, whose step is so short that standard is as fast only with `RESERVE`."""
     return replace(workload, step_s=(1 - AS_FAST) / RESERVE * workload.step_s)
@@ -240,12 +259,9 @@ def unmeasured(costs: Costs, standard: Prediction) -> str:
     return again(" and ".join(varied), costs.limit_s) if varied else ""
 
 
-def again(said: str, limit_s: float, needs_s: float = 0.0) -> str:
-    """Say what is missing, and by which measurement it is had: a longer one, or another one on a quiet machine."""
-    longer = 10 * ceil(max(limit_s, needs_s) / 10)
-    more = longer - limit_s if needs_s > limit_s else longer
-    when = "" if needs_s > limit_s else ", while nothing else works on this machine"
-    return f"{said}; needs about {more:.0f} s more{when}: tune(limit_s={longer}), or --limit {longer}"
+def _inconclusive(choice: Choice, missing: str) -> Choice:
+    """Return a choice with nothing recommended, where something is missing."""
+    return replace(choice, verdict=Verdict.INCONCLUSIVE, recommended=None, missing=missing)
 
 
 def _reuse_factors(split: SplitCosts, workload: Workload) -> list[int]:
@@ -253,12 +269,6 @@ def _reuse_factors(split: SplitCosts, workload: Workload) -> list[int]:
     usual = [factor for factor in REUSE_FACTORS if factor in split.kept]
     for_ever = workload.epochs
     return [*usual, for_ever] if split.deterministic and for_ever in split.kept and for_ever not in usual else usual
-
-
-def is_for_ever(configuration: Configuration, workload: Workload) -> bool:
-    """Tell whether what is kept is kept for the whole run, which loses nothing since none of it is random."""
-    uses = configuration.reuse_factor
-    return configuration.split.deterministic and uses > 1 and uses == workload.epochs
 
 
 def _preference(prediction: Prediction) -> tuple[float, ...]:

@@ -1,20 +1,36 @@
-"""Costs of loading on a machine, as measured: seconds, bytes, and diversity that is kept.
+"""Costs of loading on a machine: seconds, bytes, and diversity that is kept; and how they follow from what was timed.
 
 standard     read, decode, augment, normalise          standard_s
 a miss       the same, and its partial image is kept    standard_s + put_s
 a hit        the partial image is fetched and finished  hit_s
+
+A loader is timed as it is, so everything it does is in its figures; only what differs from one configuration to the
+next is told apart. A hit's cost is that of a plan which only hits. What is left of reuse factors 2 and 4, half and a
+quarter of whose rows miss, is what a miss costs more than standard, to be kept, and what both cost together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from math import ceil
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.reading.partial_sizes import PartialSizes
+
 LIMIT_S = 120.0
 """Seconds to measure for, by default."""
+
+LEAST_ROUNDS = 3
+"""Of what was measured less often, nothing is concluded."""
+
+REUSE_FACTORS = (2, 3, 4, 5)
+
+MIXED = (2, 4)
+"""Reuse factors whose epochs, of hits and misses, tell what both cost together."""
 
 ORDERS: Mapping[str, str] = {"paper": "crop first", "crop_last": "crop last"}
 """Orders of a preset's stages, in words."""
@@ -92,7 +108,7 @@ class SplitCosts:
     @property
     def place(self) -> str:
         """Where in the recipe the cache is, in words."""
-        return place_of(self.cached) if self.cached else f"before the {self.final}"
+        return place_of(self.cached, self.final)
 
     @property
     def on_device(self) -> bool:
@@ -203,13 +219,164 @@ class Costs:
         )
 
 
-def place_of(stage: str) -> str:
-    """Return in words that what comes out of a stage is cached.
+def place_of(cached: str, final: str) -> str:
+    """Return in words where the cache is: after the last partial stage, or if none is, before the first final one.
 
-    >>> place_of("random_resized_crop"), place_of("rand_augment_1")
-    ('after the resized crop', 'after operation 1 of rand_augment')
+    >>> place_of("random_resized_crop", "flip"), place_of("rand_augment_1", "rand_augment_2"), place_of("", "decode")
+    ('after the resized crop', 'after operation 1 of rand_augment', 'before the decode')
     """
-    kind, _, number = stage.rpartition("_")
+    if not cached:
+        return f"before the {final}"
+    kind, _, number = cached.rpartition("_")
     if number.isdigit():
         return f"after operation {number} of {kind}"
-    return f"after the {stage.removeprefix('random_').replace('_', ' ')}"
+    return f"after the {cached.removeprefix('random_').replace('_', ' ')}"
+
+
+def named(recipe: str, devices: Placement) -> str:
+    """Return a recipe's name, that of a preset's order in words, and where it works if that is not the CPU alone."""
+    where = "" if devices == ("cpu", "cpu") else f" on {'/'.join(devices)}"
+    return f"{ORDERS.get(recipe, recipe)}{where}"
+
+
+def again(said: str, limit_s: float, needs_s: float = 0.0) -> str:
+    """Say what is missing, and by which measurement it is had: a longer one, or another one on a quiet machine."""
+    longer = 10 * ceil(max(limit_s, needs_s) / 10)
+    more = longer - limit_s if needs_s > limit_s else longer
+    when = "" if needs_s > limit_s else ", while nothing else works on this machine"
+    return f"{said}; needs about {more:.0f} s more{when}: tune(limit_s={longer}), or --limit {longer}"
+
+
+class Key(NamedTuple):
+    """What a loader serves.
+
+    Attributes:
+        recipe: Name of the recipe.
+        devices: Devices of the partial and of the final part.
+        split: Number of partial stages; 0 for standard.
+        reuse_factor: Uses of a version; 1: standard; None: every row is a hit.
+        on_disk: Whether the partial images are on a disk.
+    """
+
+    recipe: str
+    devices: Placement = ("cpu", "cpu")
+    split: int = 0
+    reuse_factor: int | None = 1
+    on_disk: bool = False
+
+    @property
+    def standard(self) -> Key:
+        """The same recipe on the same devices, without reuse."""
+        return Key(self.recipe, self.devices)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured, for costs to be derived from.
+
+    Attributes:
+        recipes: Recipes by name.
+        epochs: Number of epochs of the run.
+        usual: What only hits where the recipe that is compared with splits by default.
+        image_s: Seconds that an image takes the cores, by loader.
+        hand_over_s: Seconds between two steps that a loader keeps up with, in each round, of some loaders.
+        sizes: Sizes of the partial images of each split, by what only hits there.
+        disk_speeds: Bytes a second that the disk takes, and that it gives; None: not known.
+    """
+
+    recipes: Mapping[str, Recipe]
+    epochs: int
+    usual: Key
+    image_s: Mapping[Key, Spread]
+    hand_over_s: Mapping[Key, Sequence[float]]
+    sizes: Mapping[Key, PartialSizes]
+    disk_speeds: tuple[float, float] | None
+
+    def more_s(self, hits: Key) -> dict[int, float]:
+        """Return what epochs took beside standard's time for their misses and hits for the others, by reuse factor."""
+        image_s, standard = self.image_s, hits.standard
+        return {
+            factor: image_s[mixed].median - image_s[standard].median / factor - (1 - 1 / factor) * image_s[hits].median
+            for factor in MIXED
+            if hits in image_s and (mixed := hits._replace(reuse_factor=factor)) in image_s
+        }
+
+
+def costs_of(measured: Measured, **others: Any) -> Costs:
+    """Derive costs from what was measured; `others` are costs that were measured as they are."""
+    mixed_s, _ = _fitted(measured.more_s(measured.usual))
+    hand_over_s = {key: float(np.median(each)) for key, each in measured.hand_over_s.items()}
+    of_standard = hand_over_s.get(measured.usual.standard, 0.0)
+    return Costs(
+        splits=tuple(_splits(measured, mixed_s)),
+        mixed_s=mixed_s,
+        hand_over_s=of_standard,
+        reused_hand_over_s=hand_over_s.get(measured.usual._replace(reuse_factor=MIXED[0]), of_standard),
+        disk=_disk(measured),
+        **others,
+    )
+
+
+def _splits(measured: Measured, mixed_s: float) -> Iterator[SplitCosts]:
+    # What a miss costs more to be kept, and of how many bytes, at each split where that was measured.
+    puts = [
+        (_each_miss_s(more_s, mixed_s), sizes.mean_bytes)
+        for hits, sizes in measured.sizes.items()
+        if (more_s := measured.more_s(hits))
+    ]
+    for hits, sizes in measured.sizes.items():
+        recipe, standard_s = measured.recipes[hits.recipe].at(hits.split), measured.image_s[hits.standard]
+        # Where files are kept as they were read, a hit costs the cores what standard does. Arrays are not kept so.
+        hit_s = standard_s if hits.split == 0 else measured.image_s.get(hits)
+        if hit_s is None:
+            continue
+        factors = {1} if hits.split == 0 and not recipe.encoded else {1, *REUSE_FACTORS, measured.epochs}
+        put_s, nbytes = min(puts, key=lambda each: abs(each[1] - sizes.mean_bytes)) if puts else (0.0, 1.0)
+        yield SplitCosts(
+            recipe=hits.recipe,
+            split=hits.split,
+            final=recipe.final[0].name if recipe.final else "output",
+            image_bytes=sizes.mean_bytes,
+            image_std_bytes=sizes.std_bytes,
+            largest_bytes=sizes.largest_bytes,
+            standard_s=standard_s,
+            put_s=put_s * sizes.mean_bytes / nbytes,
+            hit_s=hit_s,
+            kept={factor: recipe.diversity(factor) for factor in sorted(factors)},
+            deterministic=hits.split <= recipe.deterministic_prefix,
+            devices=hits.devices,
+            cached=recipe.partial[-1].name if recipe.partial else "",
+        )
+
+
+def _fitted(more_s: Mapping[int, float]) -> tuple[float, float]:
+    """Split what epochs took more, by reuse factor, into what each image takes, and each miss."""
+    few, many = (more_s.get(factor) for factor in reversed(MIXED))
+    fixed_s = 0.0
+    if few is not None and many is not None:
+        small, large = (1 / factor for factor in reversed(MIXED))
+        fixed_s = max(0.0, (few * large - many * small) / (large - small))
+    return fixed_s, _each_miss_s(more_s, fixed_s)
+
+
+def _each_miss_s(more_s: Mapping[int, float], fixed_s: float) -> float:
+    """Return what each miss takes of what epochs took more, by least squares."""
+    misses = [1 / factor for factor in more_s]
+    left = sum(miss * (each - fixed_s) for miss, each in zip(misses, more_s.values(), strict=True))
+    return left / sum(miss**2 for miss in misses) if misses else 0.0
+
+
+def _disk(measured: Measured) -> DiskCosts | None:
+    hits, image_s = measured.usual, measured.image_s
+    more_s = {
+        factor: image_s[slow].median - image_s[fast].median
+        for factor in (None, *MIXED)
+        if (fast := hits._replace(reuse_factor=factor)) in image_s and (slow := fast._replace(on_disk=True)) in image_s
+    }
+    if measured.disk_speeds is None or len(more_s) <= len(MIXED):
+        return None
+    get_s = max(0.0, more_s.pop(None))
+    mixed_s, put_s = _fitted({factor: each - (1 - 1 / factor) * get_s for factor, each in more_s.items() if factor})
+    nbytes = measured.sizes[hits].mean_bytes
+    written, read = measured.disk_speeds
+    return DiskCosts(get_s / nbytes, max(0.0, put_s) / nbytes, read, written, mixed_s)

@@ -27,7 +27,7 @@ from typing import Literal
 
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.reading.partial_sizes import PartialSizes
-from dalirefurb.tuning.costs import ORDERS, Costs, SplitCosts
+from dalirefurb.tuning.costs import Costs, SplitCosts, named
 
 Tier = Literal["none", "memory", "disk", "tiered", "device"]
 Bound = Literal["cores", "source", "disk", "copies", "loader", "step"]
@@ -106,12 +106,15 @@ class Configuration:
     @property
     def name(self) -> str:
         """The configuration in a few words."""
-        where = "" if self.split.devices == ("cpu", "cpu") else f" on {'/'.join(self.split.devices)}"
-        recipe = f"{ORDERS.get(self.split.recipe, self.split.recipe)}{where}"
+        recipe = named(self.split.recipe, self.split.devices)
         if self.reuse_factor == 1:
             return "standard loading" if recipe == "recipe" else f"standard loading ({recipe})"
         share = "" if self.coverage == 1 else f", {self.coverage:.0%} of the samples"
         return f"{recipe}, cached {self.split.place}, reuse factor {self.reuse_factor}, {self.tier}{share}"
+
+    def is_for_ever(self, workload: Workload) -> bool:
+        """Tell whether what is kept is kept for the whole run, which loses nothing since none of it is random."""
+        return self.split.deterministic and self.reuse_factor > 1 and self.reuse_factor == workload.epochs
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,7 @@ class Prediction:
 def predict(costs: Costs, machine: Machine, workload: Workload, configuration: Configuration) -> Prediction:
     """Return what a configuration reaches on a machine, and what it takes there.
 
-    A cache that exceeds the machine's bytes is not refused here, see `fits`.
+    A cache that exceeds the machine's bytes is not refused here.
 
     Args:
         costs: Costs that were measured.
@@ -183,15 +186,6 @@ def predict(costs: Costs, machine: Machine, workload: Workload, configuration: C
         epoch_0_s=epoch_0_s,
         run_s=run_s,
         run_images_per_s=workload.epochs * workload.num_samples / run_s,
-    )
-
-
-def fits(prediction: Prediction, machine: Machine) -> bool:
-    """Tell whether a machine has the memory, the disk and the GPUs' memory that a configuration takes."""
-    return (
-        prediction.memory_bytes <= machine.memory_bytes
-        and prediction.disk_bytes <= machine.disk_bytes
-        and prediction.device_bytes <= machine.device_bytes
     )
 
 

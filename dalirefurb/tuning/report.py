@@ -1,4 +1,4 @@
-"""Report of what to set: the verdict first, then a table, and code to paste."""
+"""Report of what to set: the verdict first, then a table, and code to paste; as JSON; and as a picture."""
 
 from __future__ import annotations
 
@@ -8,19 +8,94 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from dalirefurb.errors import DalirefurbError
-from dalirefurb.show.colours import CACHED, GREY, INK
+from dalirefurb.show import CACHED, GREY, INK
 from dalirefurb.store.memory_budget import amount
-from dalirefurb.tuning.choice import AS_FAST, RESERVE, REUSE_FACTORS, Choice, is_for_ever
-from dalirefurb.tuning.costs import ORDERS, SplitCosts
+from dalirefurb.tuning.choice import AS_FAST, RESERVE, Choice
+from dalirefurb.tuning.costs import ORDERS, REUSE_FACTORS, SplitCosts
 from dalirefurb.tuning.model import Configuration, Prediction, predict
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-def text(choice: Choice) -> str:
-    """Return all of it; where nothing is recommended, no table, in which something would be the fastest."""
-    notes = [f"note: {note}" for note in choice.costs.notes]
-    turns = ["", "in turns:", *map(str, choice.verified)] if choice.verified else []
-    found = [] if choice.recommended is None else ["", table(choice), *turns]
-    return "\n".join([_verdict(choice), _recommendation(choice), _assumed(choice), *found, *notes])
+
+class Advice(Choice):
+    """What to set, and why; or what is missing to say so. `print(advice)` tells it; `advice.code()` is to be pasted."""
+
+    @property
+    def choice(self) -> Choice:
+        """What to take, all configurations that fit, and what they were computed from: the advice itself."""
+        return self
+
+    def __str__(self) -> str:
+        """Say all of it; where nothing is recommended without the table, in which something would be the fastest."""
+        notes = [f"note: {note}" for note in self.costs.notes]
+        turns = ["", "in turns:", *map(str, self.verified)] if self.verified else []
+        found = [] if self.recommended is None else ["", table(self), *turns]
+        return "\n".join([_verdict(self), _recommendation(self), _assumed(self), *found, *notes])
+
+    __repr__ = __str__
+
+    def code(
+        self, *, source: str = "source", recipes: Mapping[str, str] | None = None, path: str = "/local/cache"
+    ) -> str:
+        """Return Python that makes the recommended loader, of several ranks that of the one in whose process it runs.
+
+        Args:
+            source: Code of the source.
+            recipes: Code of each recipe by its name; by default the names themselves.
+            path: Path of the file of a `DiskStore`; several ranks have a file each, of that name and their number.
+
+        Raises:
+            DalirefurbError: If nothing is recommended.
+        """
+        if self.recommended is None:
+            raise DalirefurbError(f"code needs something that is recommended, but nothing is: {self.missing}")
+        configuration, ranks = self.recommended.configuration, self.machine.ranks
+        split = configuration.split
+        made, store = (recipes or {}).get(split.recipe, split.recipe), ""
+        plan = f"batch_size={self.workload.batch_size}"
+        shards = "" if ranks == 1 else f", shards={ranks}"
+        if configuration.reuse_factor == 1:
+            planner = f"Standard(source, {plan}{shards})"
+        else:
+            made = f"{made}.at({split.split})  # cached {split.place}"
+            plan = f"{plan}, reuse_factor={configuration.reuse_factor}"
+            coverage = "" if configuration.coverage == 1 else f", coverage={configuration.coverage}"
+            for_ever = "  # all epochs: what is kept is not random" * configuration.is_for_ever(self.workload)
+            planner = f"Refurbish(source, {plan}{coverage}{shards}){for_ever}"
+            store = f", {_store(self, configuration, path)}"
+        partial, final = split.devices
+        places = "" if (partial, final) == ("cpu", "cpu") else f', partial_device="{partial}", final_device="{final}"'
+        lines = [
+            *(["import os", ""] if "os.environ" in store else []),
+            f"source = {source}",
+            f"recipe = {made}",
+            f"planner = {planner}",
+            f"loader = Loader(source, recipe, planner{store}{places})",
+        ]
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON values; `Costs.from_dict` reads its "costs"."""
+        return {
+            "verdict": None if self.verdict is None else str(self.verdict),
+            "headspace": self.headspace,
+            "leave_off": self.leave_off,
+            "min_kept": self.min_kept,
+            "recommended": None if self.recommended is None else _row(self.recommended),
+            "missing": self.missing,
+            "verified": [asdict(each) | {"prediction": _row(each.prediction)} for each in self.verified],
+            "standard": _row(self.standard),
+            "rows": [_row(each) for each in self.rows],
+            "machine": asdict(self.machine),
+            "workload": asdict(self.workload),
+            "costs": self.costs.as_dict(),
+        }
+
+    def figure(self) -> Figure:
+        """Draw images/s against the reuse factor for each split, with the step's line. Needs Matplotlib."""
+        return _draw(self)
 
 
 def table(choice: Choice) -> str:
@@ -66,70 +141,7 @@ def shown(choice: Choice) -> list[Prediction]:
     return list({id(row): row for row in [choice.standard, *taken, *found]}.values())
 
 
-def code(choice: Choice, *, source: str, recipes: Mapping[str, str], path: str) -> str:
-    """Return Python that makes the recommended loader, of several ranks that of the one in whose process it runs.
-
-    Raises:
-        DalirefurbError: If nothing is recommended.
-    """
-    if choice.recommended is None:
-        raise DalirefurbError(f"code needs something that is recommended, but nothing is: {choice.missing}")
-    configuration = choice.recommended.configuration
-    recipe = recipes.get(configuration.split.recipe, configuration.split.recipe)
-    batch_size = choice.workload.batch_size
-    partial, final = configuration.split.devices
-    places = "" if (partial, final) == ("cpu", "cpu") else f', partial_device="{partial}", final_device="{final}"'
-    lines = [f"source = {source}"]
-    shards = "" if choice.machine.ranks == 1 else f", shards={choice.machine.ranks}"
-    if configuration.reuse_factor == 1:
-        lines += [
-            f"recipe = {recipe}",
-            f"planner = Standard(source, batch_size={batch_size}{shards})",
-            f"loader = Loader(source, recipe, planner{places})",
-        ]
-        return "\n".join(lines)
-    coverage = "" if configuration.coverage == 1 else f", coverage={configuration.coverage}"
-    for_ever = "  # all epochs: what is kept is not random" * is_for_ever(configuration, choice.workload)
-    plan = f"batch_size={batch_size}, reuse_factor={configuration.reuse_factor}{coverage}{shards}"
-    store = _store(choice, configuration, path)
-    lines[:0] = ["import os", ""] if "os.environ" in store else []
-    lines += [
-        f"recipe = {recipe}.at({configuration.split.split})  # cached {configuration.split.place}",
-        f"planner = Refurbish(source, {plan}){for_ever}",
-        f"loader = Loader(source, recipe, planner, {store}{places})",
-    ]
-    return "\n".join(lines)
-
-
-def names_of(choice: Choice) -> list[str]:
-    """Return the names that the code needs of dalirefurb, beside those of source and recipe."""
-    assert choice.recommended is not None
-    configuration = choice.recommended.configuration
-    if configuration.reuse_factor == 1:
-        return ["Loader", "Standard"]
-    store = _store(choice, configuration, "").partition("(")[0]
-    return sorted(["Loader", "Refurbish", store])
-
-
-def as_dict(choice: Choice) -> dict[str, Any]:
-    """Return JSON values."""
-    return {
-        "verdict": None if choice.verdict is None else str(choice.verdict),
-        "headspace": choice.headspace,
-        "leave_off": choice.leave_off,
-        "min_kept": choice.min_kept,
-        "recommended": None if choice.recommended is None else row(choice.recommended),
-        "missing": choice.missing,
-        "verified": [asdict(each) | {"prediction": row(each.prediction)} for each in choice.verified],
-        "standard": row(choice.standard),
-        "rows": [row(each) for each in choice.rows],
-        "machine": asdict(choice.machine),
-        "workload": asdict(choice.workload),
-        "costs": choice.costs.as_dict(),
-    }
-
-
-def row(prediction: Prediction) -> dict[str, Any]:
+def _row(prediction: Prediction) -> dict[str, Any]:
     """Return one configuration, and what it reaches, as JSON values."""
     configuration = prediction.configuration
     told = {
@@ -147,7 +159,7 @@ def row(prediction: Prediction) -> dict[str, Any]:
 
 
 def _verdict(choice: Choice) -> str:
-    standard, times = choice.standard, f"{choice.headspace:.2f} times as fast"
+    standard = choice.standard
     if choice.missing:
         return f"{choice.verdict}: {choice.missing}"
     if choice.verdict is None:
@@ -156,8 +168,8 @@ def _verdict(choice: Choice) -> str:
             f"images/s without reuse"
         )
     return (
-        f"{choice.verdict}: with batches at hand training would be {times} as with {standard.configuration.name}, "
-        f"which reaches {standard.images_per_s:,.0f} images/s"
+        f"{choice.verdict}: with batches at hand training would be {choice.headspace:.2f} times as fast as with "
+        f"{standard.configuration.name}, which reaches {standard.images_per_s:,.0f} images/s"
     )
 
 
@@ -241,10 +253,6 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 _FACTORS = (1, *REUSE_FACTORS)
 _LEAST_DISTANCE = 0.05
 """Of two labels, as a share of the picture's height."""
@@ -254,7 +262,7 @@ _CHARACTERS = 62
 """Of a line above each panel."""
 
 
-def draw(choice: Choice) -> Figure:
+def _draw(choice: Choice) -> Figure:
     """Draw it, a panel for each recipe: full lines keep enough of the different images, dotted ones do not."""
     from matplotlib.figure import Figure
 

@@ -3,220 +3,39 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.calls import explains
 from dalirefurb.checks import integer, number, require
-from dalirefurb.engine.verdict import Verdict
+from dalirefurb.engine.memory import free_bytes
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, DiskStore, MemoryStore, Store, TieredStore
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.memory_budget import Budget, budget_bytes
-from dalirefurb.tuning import report
-from dalirefurb.tuning.choice import AS_FAST, LEAST_ROUNDS, NOISY, Choice, Verified, again, choose, rival
-from dalirefurb.tuning.costs import LIMIT_S, Costs, Placement
-from dalirefurb.tuning.machine import free_bytes, free_device_bytes, this_machine
-from dalirefurb.tuning.measure import MEASURING, PATIENCE, measure
-from dalirefurb.tuning.model import Configuration, Machine, Prediction, Workload, predict
-from dalirefurb.tuning.subjects import batches_that_fit, noted, read_some, rows_of
-from dalirefurb.tuning.turns import Step, Turns, waiting
-
-_FILL_SHARE = 0.2
-_TURN_S = 0.8
-_SLICE_S = (0.5, 4.0)
-_LEAST_BATCHES, _MOST_ROWS = 8, 32_768
-
-
-def verify(
-    choice: Choice,
-    source: Source,
-    recipes: Mapping[str, Recipe],
-    *,
-    step: Step | float | None = None,
-    disk: Path | None = None,
-    seconds: float = 30.0,
-    told: Callable[[str], None] = lambda _: None,
-) -> list[Verified]:
-    """Run standard, the recommended configuration and the best other in turns; their epochs are short enough to fill.
-
-    Where the seconds are over there are fewer rounds than three. Arguments beside the choice are those of `tune`.
-    """
-    began = time.perf_counter()
-    assert choice.recommended is not None
-    wanted = [choice.standard.configuration, choice.recommended.configuration, rival(choice)]
-    taken = [each for place, each in enumerate(wanted) if each is not None and each not in wanted[:place]]
-    batch_size, standard_s = choice.workload.batch_size, choice.standard.configuration.split.standard_s.median
-    batches = int(min(_MOST_ROWS, seconds * _FILL_SHARE / standard_s)) // batch_size
-    fit = batches_that_fit(max(each.split.image_bytes for each in taken), batch_size)
-    rows = rows_of(read_some(source), source, rows=max(1, min(max(_LEAST_BATCHES, batches), fit)) * batch_size)
-    if step is not None and not callable(step):
-        step = waiting(step)
-    names = [choice.name_of(configuration) for configuration in taken]
-    achieved: list[list[float]] = [[] for _ in taken]
-    with ExitStack() as stack:
-        turns = []
-        for name, configuration in zip(names, taken, strict=True):
-            told(f"filling: {name}")
-            turns.append(turns_of(configuration, rows, recipes, batch_size, disk, choice.machine.memory_bytes, stack))
-        left_s = seconds - (time.perf_counter() - began)
-        each_s = min(_SLICE_S[1], max(_SLICE_S[0], left_s / LEAST_ROUNDS / len(turns) - _TURN_S))
-        for number in range(LEAST_ROUNDS):
-            for place in range(len(turns))[:: 1 if number % 2 == 0 else -1]:
-                if min(map(len, achieved)) and time.perf_counter() - began > PATIENCE * seconds:
-                    break
-                told(f"round {number + 1} of {LEAST_ROUNDS}: {names[place]}")
-                achieved[place].append(1 / turns[place].slice(each_s, step).image_s)
-    workload = replace(choice.workload, num_samples=len(rows))
-    return [
-        Verified(
-            predict(choice.costs, choice.machine, choice.workload, configuration),
-            name,
-            predict(choice.costs, choice.machine, workload, configuration).images_per_s,
-            tuple(reached),
-        )
-        for configuration, name, reached in zip(taken, names, achieved, strict=True)
-    ]
-
-
-def settled(choice: Choice, verified: Sequence[Verified], limit_s: float) -> Choice:
-    """Return what is recommended after turns: what was chosen, or what was faster beside it, or nothing.
-
-    Standard is the first that took turns; none did if something failed.
-    """
-    rounds = min((len(each.achieved) for each in verified), default=0)
-    varied = [
-        f"turns of {one.name} and of {two.name} beside each other differed by {100 * two.beside(one).relative:.0f} %"
-        for one, two in combinations(verified if rounds else (), 2)
-        if two.beside(one).relative > NOISY
-    ]
-    missing = again(varied[0], limit_s) if varied else ""
-    if rounds < LEAST_ROUNDS:
-        said = f"what is to be recommended had {rounds} of {LEAST_ROUNDS} turns beside the best other"
-        missing = again(said, limit_s, rounds and LEAST_ROUNDS / rounds * limit_s)
-    choice = replace(choice, verified=tuple(verified), missing=missing)
-    if missing:
-        return replace(choice, verdict=Verdict.INCONCLUSIVE, recommended=None)
-    standard, *_ = verified
-    (best,) = (each for each in verified if each.prediction == choice.recommended)
-    for each in verified:
-        best = each if each.beside(best).low > 1 + AS_FAST else best
-    # Where standard keeps up with the step, reuse is a reserve, and need not be faster.
-    waits = standard.reached * choice.workload.step_s < (1 - AS_FAST) * choice.workload.batch_size
-    if waits and best.beside(standard).median <= 1 + AS_FAST:
-        best = standard
-    return replace(choice, recommended=best.prediction)
-
-
-def turns_of(
-    configuration: Configuration,
-    rows: Source,
-    recipes: Mapping[str, Recipe],
-    batch_size: int,
-    disk: Path | None,
-    memory_bytes: int,
-    stack: ExitStack,
-) -> Turns:
-    """Return a loader of a configuration that has served its first epoch; the stack closes its store."""
-    split = configuration.split
-    recipe = recipes[split.recipe].at(split.split)
-    if configuration.reuse_factor == 1:
-        return Turns(rows, recipes[split.recipe], Standard(len(rows), batch_size=batch_size), devices=split.devices)
-    numbers: dict[str, Any] = {"reuse_factor": configuration.reuse_factor, "coverage": configuration.coverage}
-    planner = Refurbish(len(rows), batch_size=batch_size, **numbers)
-    store: Store = DeviceStore() if configuration.tier == "device" else MemoryStore()
-    if configuration.tier in ("disk", "tiered") and disk is not None:
-        path = Path(stack.enter_context(TemporaryDirectory(prefix="dalirefurb-tune-", dir=disk))) / "cache"
-        store = DiskStore(path) if configuration.tier == "disk" else TieredStore(memory=memory_bytes, path=path)
-    stack.callback(store.close)
-    turns = Turns(rows, recipe, planner, store, devices=split.devices)
-    turns.fill()
-    return turns
-
+from dalirefurb.system.cores import usable_cores
+from dalirefurb.tuning.choice import Choice, Verified, choose, rival, settled
+from dalirefurb.tuning.costs import LEAST_ROUNDS, LIMIT_S, Costs, Placement
+from dalirefurb.tuning.measure import MEASURING, measure
+from dalirefurb.tuning.model import Configuration, Machine, Workload, predict
+from dalirefurb.tuning.report import Advice as Advice
+from dalirefurb.tuning.turns import PATIENCE, Step, Told, Turns, batches_that_fit, noted, read_some, slice_s, waiting
 
 _PLACEMENTS: tuple[Placement, ...] = (("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu"))
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True)
-class Advice:
-    """What to set, and why; or what is missing to say so. `print(advice)` tells it; `advice.code()` is to be pasted.
-
-    Attributes:
-        choice: What to take, all configurations that fit, and what they were computed from.
-    """
-
-    choice: Choice
-
-    @property
-    def recommended(self) -> Prediction | None:
-        """What to take; None: too little was measured to recommend anything, as `missing` says."""
-        return self.choice.recommended
-
-    @property
-    def missing(self) -> str:
-        """What is missing for a recommendation, and the time that it needs; "" where there is one."""
-        return self.choice.missing
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """Whether training waits for its loader without reuse; None: no step was given.
-
-        It is `Verdict.INCONCLUSIVE` where nothing is recommended.
-        """
-        return self.choice.verdict
-
-    @property
-    def headspace(self) -> float:
-        """How many times as fast training would be if its data cost nothing, at least 1."""
-        return self.choice.headspace
-
-    @property
-    def leave_off(self) -> bool:
-        """Whether it was found that nothing is gained by reuse; False, too, where nothing is recommended."""
-        return self.choice.leave_off
-
-    def __str__(self) -> str:
-        """Return verdict, table and notes as text."""
-        return report.text(self.choice)
-
-    __repr__ = __str__
-
-    def code(
-        self, *, source: str = "source", recipes: Mapping[str, str] | None = None, path: str = "/local/cache"
-    ) -> str:
-        """Return Python that makes the recommended loader.
-
-        Args:
-            source: Code of the source.
-            recipes: Code of each recipe by its name; by default the names themselves.
-            path: Path of the file of a `DiskStore`; several ranks have a file each, of that name and their number.
-
-        Raises:
-            DalirefurbError: If nothing is recommended.
-        """
-        return report.code(self.choice, source=source, recipes=recipes or {}, path=path)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON values; `Costs.from_dict` reads its "costs"."""
-        return report.as_dict(self.choice)
-
-    def figure(self) -> Figure:
-        """Draw images/s against the reuse factor for each split, with the step's line. Needs Matplotlib."""
-        return report.draw(self.choice)
+_FILL_SHARE = 0.2
+_SLICE_S = (0.5, 4.0)
+_LEAST_BATCHES, _MOST_ROWS = 8, 32_768
 
 
 @explains
@@ -234,7 +53,7 @@ def tune(
     min_kept: float = 0.95,
     epochs: int = 90,
     limit_s: float = LIMIT_S,
-    told: Callable[[str], None] = lambda _: None,
+    told: Told = lambda _: None,
 ) -> Advice:
     """Measure for two minutes or so, and say which recipe, split, reuse factor and store to take, if any.
 
@@ -279,8 +98,8 @@ def tune(
     folder = check_disk(disk)
     machine = this_machine(
         budget_bytes(memory, available=available_bytes),
-        0 if folder is None else budget_bytes(disk_budget, available=lambda: free_bytes(folder)),
-        budget_bytes(device_memory, available=free_device_bytes),
+        0 if folder is None else budget_bytes(disk_budget, available=lambda: _free_on_disk(folder)),
+        budget_bytes(device_memory, available=lambda: free_bytes() if torch.cuda.is_available() else 0),
     )
     costs = measure(
         source,
@@ -293,14 +112,15 @@ def tune(
         limit_s=limit_s,
         told=told,
     )
-    choice = choose(costs, machine, workload_of(costs, len(source), epochs=epochs), min_kept=min_kept)
-    if choice.missing:
-        return Advice(choice)
+    advice = advise(costs, machine, workload_of(costs, len(source), epochs=epochs), min_kept=min_kept)
+    if advice.missing:
+        return advice
     notes, verified = list(costs.notes), list[Verified]()
     with noted(notes, "turns of what is to be recommended"):
         seconds = (1 - MEASURING) * limit_s
-        verified = verify(choice, source, recipes, step=step, disk=folder, seconds=seconds, told=told)
-    return Advice(settled(replace(choice, costs=replace(costs, notes=tuple(notes))), verified, limit_s))
+        verified = verify(advice, source, recipes, step=step, disk=folder, seconds=seconds, told=told)
+    advice = replace(advice, costs=replace(costs, notes=tuple(notes)))
+    return Advice(**vars(settled(advice, verified, limit_s)))
 
 
 def check_disk(disk: Path | str | None) -> Path | None:
@@ -322,6 +142,20 @@ def check_disk(disk: Path | str | None) -> Path | None:
     return folder
 
 
+def _free_on_disk(folder: Path) -> int | None:
+    """Return the free bytes of a folder's disk; None where they cannot be asked for."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def this_machine(memory_bytes: int, disk_bytes: int, device_bytes: int = 0) -> Machine:
+    """Return this machine with these budgets; memory beside them is the page cache's."""
+    spare = max(0, (available_bytes() or 0) - memory_bytes)
+    return Machine(usable_cores(), memory_bytes, disk_bytes, device_bytes, spare)
+
+
 def workload_of(costs: Costs, num_samples: int, *, epochs: int) -> Workload:
     """Return a run with the step that was measured."""
     step = costs.step
@@ -338,4 +172,84 @@ def advise(costs: Costs, machine: Machine, workload: Workload, *, min_kept: floa
         workload: What is to be trained.
         min_kept: See `tune`.
     """
-    return Advice(choose(costs, machine, workload, min_kept=min_kept))
+    return Advice(**vars(choose(costs, machine, workload, min_kept=min_kept)))
+
+
+def verify(
+    choice: Choice,
+    source: Source,
+    recipes: Mapping[str, Recipe],
+    *,
+    step: Step | float | None = None,
+    disk: Path | None = None,
+    seconds: float = 30.0,
+    told: Told = lambda _: None,
+) -> list[Verified]:
+    """Run standard, the recommended configuration and the best other in turns; their epochs are short enough to fill.
+
+    Where the seconds are over there are fewer rounds than three. Arguments beside the choice are those of `tune`.
+    """
+    began = time.perf_counter()
+    assert choice.recommended is not None
+    wanted = [choice.standard.configuration, choice.recommended.configuration, rival(choice)]
+    taken = [each for place, each in enumerate(wanted) if each is not None and each not in wanted[:place]]
+    batch_size, standard_s = choice.workload.batch_size, choice.standard.configuration.split.standard_s.median
+    batches = int(min(_MOST_ROWS, seconds * _FILL_SHARE / standard_s)) // batch_size
+    fit = batches_that_fit(max(each.split.image_bytes for each in taken), batch_size)
+    rows = read_some(source).rows(max(1, min(max(_LEAST_BATCHES, batches), fit)) * batch_size)
+    if step is not None and not callable(step):
+        step = waiting(step)
+    names = [choice.name_of(configuration) for configuration in taken]
+    achieved: list[list[float]] = [[] for _ in taken]
+    with ExitStack() as stack:
+        turns = []
+        for name, configuration in zip(names, taken, strict=True):
+            told(f"filling: {name}")
+            turns.append(turns_of(configuration, rows, recipes, batch_size, disk, choice.machine.memory_bytes, stack))
+        each_s = slice_s(seconds - (time.perf_counter() - began), [1.0] * len(turns), _SLICE_S)
+        for number in range(LEAST_ROUNDS):
+            for place in range(len(turns))[:: 1 if number % 2 == 0 else -1]:
+                if min(map(len, achieved)) and time.perf_counter() - began > PATIENCE * seconds:
+                    break
+                told(f"round {number + 1} of {LEAST_ROUNDS}: {names[place]}")
+                achieved[place].append(1 / turns[place].slice(each_s, step).image_s)
+    workload = replace(choice.workload, num_samples=len(rows))
+    return [
+        Verified(
+            predict(choice.costs, choice.machine, choice.workload, configuration),
+            name,
+            predict(choice.costs, choice.machine, workload, configuration).images_per_s,
+            tuple(reached),
+        )
+        for configuration, name, reached in zip(taken, names, achieved, strict=True)
+    ]
+
+
+def turns_of(
+    configuration: Configuration,
+    rows: Source,
+    recipes: Mapping[str, Recipe],
+    batch_size: int,
+    disk: Path | None,
+    memory_bytes: int,
+    stack: ExitStack,
+) -> Turns:
+    """Return a loader of a configuration that has served its first epoch; the stack closes its store."""
+    split = configuration.split
+    recipe = recipes[split.recipe].at(split.split)
+    if configuration.reuse_factor == 1:
+        return Turns(rows, recipes[split.recipe], Standard(len(rows), batch_size=batch_size), devices=split.devices)
+    planner = Refurbish(
+        len(rows),
+        batch_size=batch_size,
+        reuse_factor=configuration.reuse_factor,
+        coverage=configuration.coverage,
+    )
+    store: Store = DeviceStore() if configuration.tier == "device" else MemoryStore()
+    if configuration.tier in ("disk", "tiered") and disk is not None:
+        path = Path(stack.enter_context(TemporaryDirectory(prefix="dalirefurb-tune-", dir=disk))) / "cache"
+        store = DiskStore(path) if configuration.tier == "disk" else TieredStore(memory=memory_bytes, path=path)
+    stack.callback(store.close)
+    turns = Turns(rows, recipe, planner, store, devices=split.devices)
+    turns.fill()
+    return turns

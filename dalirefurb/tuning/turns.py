@@ -2,37 +2,52 @@
 
     round 0   standard ▏ split 1 hits ▏ split 2 hits ▏ ...       round 1   ... ▏ split 1 hits ▏ standard
 
-A turn makes the loader anew, which goes on where it was, has it serve what it made ahead, and times what follows.
+A turn makes the loader anew, which goes on where it was, has it serve what it made ahead, and times what follows. With
+the samples that all of them serve, and the step that some of them take.
 """
 
 from __future__ import annotations
 
 import copy
+import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from dalirefurb import rng
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Device
-from dalirefurb.engine.prefetch import Prefetch
+from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.engine.stats import Stats
+from dalirefurb.errors import DalirefurbError, ReadError, SampleError
 from dalirefurb.loader import Loader
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.source import Source
+from dalirefurb.source.outage import Patience
 from dalirefurb.store import Store
+from dalirefurb.store.available import available_bytes
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.system.fair_comparison import wait_until_idle
-from dalirefurb.tuning.choice import LEAST_ROUNDS
-from dalirefurb.tuning.costs import Spread, StepCosts
+from dalirefurb.tuning.costs import LEAST_ROUNDS, Placement, Spread, StepCosts
 
 Step = Callable[[torch.Tensor, torch.Tensor], object]
 """What a training loop does with a batch: images, (B, 3, H, W), and labels, (B, ...)."""
+
+Told = Callable[[str], None]
+
+PATIENCE = 1.15
+"""Share of the time after which no more turns are taken."""
+
+_TURN_S = 0.8
+"""What a turn takes beside its slice, about."""
 
 _IDLE_S = 5.0
 _LONGEST_RAMP_S = 1.2
@@ -44,6 +59,107 @@ _HAND_OVERS_S = 1.0
 _MANY_BATCHES = 100
 _COPIES = 10
 _LEAST_STEPS, _MOST_STEPS = 3, 1000
+
+_LEAST_SAMPLES = 256
+_CANDIDATES = 2048
+_LONGEST_S = 4.0
+_AT_A_TIME = 16
+
+_SHARE_OF_MEMORY = 1 / 8
+_UNKNOWN_MEMORY = 8 << 30
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples that could be read.
+
+    Attributes:
+        source: Source of the samples.
+        indices: Which they are, in rising order of their bytes, shape (n,).
+        read_s: Seconds for a sample, as the loader's reading threads read together.
+        mean_bytes: Mean bytes of a sample as it is read.
+        unreadable: Number of samples that could not be read.
+    """
+
+    source: Source
+    indices: NDArray[np.int64]
+    read_s: float
+    mean_bytes: float
+    unreadable: int
+
+    def rows(self, rows: int) -> Source:
+        """Return a source of so many rows: samples taken evenly by size, again if there are fewer, in any order."""
+        count = len(self.indices)
+        places = np.arange(rows) * count // rows if rows <= count else np.arange(rows) % count
+        return self.source.subset(self.indices[places][rng.permutation(rows, 0, "tuning rows")])
+
+
+def read_some(source: Source) -> Samples:
+    """Read some samples at random, for some seconds at most, but at least 256.
+
+    Raises:
+        SampleError, ReadError: If none of them can be read.
+    """
+    threads = Depths.reading_threads
+    chosen = rng.permutation(len(source), 0, "tuning")[:_CANDIDATES]
+    jobs = [chosen[start : start + _AT_A_TIME] for start in range(0, len(chosen), _AT_A_TIME)]
+    began = time.perf_counter()
+    sizes: dict[int, int] = {}
+    failed: list[SampleError | ReadError] = []
+    with ThreadPoolExecutor(threads, thread_name_prefix="dalirefurb-tune") as pool:
+        for start in range(0, len(jobs), threads):
+            for read, errors in pool.map(lambda job: _lengths(source, job), jobs[start : start + threads]):
+                sizes |= read
+                failed += errors
+            if time.perf_counter() - began > _LONGEST_S and len(sizes) >= _LEAST_SAMPLES:
+                break
+    elapsed = time.perf_counter() - began
+    if not sizes:
+        raise failed[0]
+    indices = np.array(sorted(sizes, key=lambda index: (sizes[index], index)), np.int64)
+    done = len(sizes) + len(failed)
+    return Samples(source, indices, elapsed / done, float(np.mean([*sizes.values()])), len(failed))
+
+
+def _lengths(source: Source, indices: NDArray[np.int64]) -> tuple[dict[int, int], list[SampleError | ReadError]]:
+    """Read samples together, or if one of them cannot be read, one by one."""
+    try:
+        read = Patience(0).of(lambda: source.read(indices), source.name(int(indices[0])))
+        return {int(index): sample.nbytes for index, sample in zip(indices, read, strict=True)}, []
+    except (SampleError, ReadError) as error:
+        if len(indices) == 1:
+            return {}, [error]
+        parts = [_lengths(source, index[np.newaxis]) for index in indices]
+        return {key: size for read, _ in parts for key, size in read.items()}, [
+            one for _, each in parts for one in each
+        ]
+
+
+def batches_that_fit(nbytes: float, batch_size: int) -> int:
+    """Return of how many batches partial images of so many bytes fit into the memory that may be taken for them."""
+    room = (available_bytes() or _UNKNOWN_MEMORY) * _SHARE_OF_MEMORY
+    return int(room / nbytes / batch_size) if nbytes else sys.maxsize
+
+
+@contextmanager
+def noted(notes: list[str], what: str) -> Iterator[None]:
+    """Make a failure of a measurement a note."""
+    try:
+        yield
+    except (DalirefurbError, OSError, MemoryError) as error:
+        notes.append(f"{what}: not measured: {' '.join(str(error).split())}")
+
+
+def slice_s(left_s: float, weights: Sequence[float], limits: tuple[float, float]) -> float:
+    """Return the seconds of a slice, for three rounds of turns to take the time that is left.
+
+    Args:
+        left_s: That time, in seconds.
+        weights: Length of each loader's turns, in slices.
+        limits: The least and the most seconds of a slice.
+    """
+    least, most = limits
+    return min(most, max(least, (left_s / LEAST_ROUNDS - _TURN_S * len(weights)) / sum(weights)))
 
 
 @dataclass(frozen=True)
@@ -81,7 +197,7 @@ class Turns:
         planner: Planner,
         store: Store | None = None,
         *,
-        devices: tuple[Device, Device] = ("cpu", "cpu"),
+        devices: Placement = ("cpu", "cpu"),
     ) -> None:
         self._source, self._recipe, self._planner, self._store = source, recipe, planner, store
         self._devices = devices
@@ -90,7 +206,7 @@ class Turns:
     def fill(self) -> None:
         """Serve the first epoch, which computes every image."""
         with self._loader() as loader:
-            for _ in self._served(loader, epochs=1):
+            for _ in loader:
                 pass
             self._state = loader.state_dict()
 
@@ -103,7 +219,7 @@ class Turns:
         """
         wait_until_idle(_IDLE_S)
         with self._loader(_SHALLOW if step is None else Prefetch()) as loader:
-            batches = self._served(loader)
+            batches = _served(loader)
             began, ahead = time.perf_counter(), loader.batches_ahead
             # Without the step: what was made ahead, while nobody asked for it, would hide how slow the loader is.
             for number, _ in enumerate(batches, 1):
@@ -131,7 +247,7 @@ class Turns:
     def batch(self) -> tuple[torch.Tensor, Any]:
         """Return the images and labels of one batch, to keep."""
         with self._loader() as loader:
-            images, labels = next(self._served(loader))
+            images, labels = next(_served(loader))
             return images.clone(), copy.deepcopy(labels)
 
     def hand_over(self, wait_s: float) -> float:
@@ -166,37 +282,32 @@ class Turns:
             loader.load_state_dict(self._state)
         return loader
 
-    def _served(self, loader: Loader, epochs: int | None = None) -> Generator[tuple[torch.Tensor, Any], None, None]:
-        """Serve epochs, without end if None; yield the images and labels of each batch."""
-        done = 0
-        while epochs is None or done < epochs:
-            for images, labels, *_ in loader:
-                yield images, labels
-            done += 1
+
+def _served(loader: Loader) -> Generator[tuple[torch.Tensor, Any], None, None]:
+    """Serve epochs without end; yield the images and labels of each batch."""
+    while True:
+        for images, labels, *_ in loader:
+            yield images, labels
 
 
 class TimedStep:
-    """A training step, taken again and again on one batch that is at hand.
+    """A training step, taken again and again on one batch that is at hand; once at first, which warms it up.
 
     Args:
         step: The step, or seconds that it takes; None: not known.
+        batch: Images and labels.
     """
 
-    def __init__(self, step: Step | float | None) -> None:
-        self._step = step
-        self._batch: tuple[torch.Tensor, Any] | None = None
+    def __init__(self, step: Step | float | None, batch: tuple[torch.Tensor, Any]) -> None:
+        self._step, self._batch = step, batch
         self._wall_s: list[float] = []
         self._cpu_s: list[float] = []
-
-    def warm(self, turns: Turns) -> None:
-        """Take a batch from a loader, and one step with it."""
-        if callable(self._step):
-            self._batch = turns.batch()
-            self._step(*self._batch)
+        if callable(step):
+            step(*batch)
 
     def take(self) -> None:
         """Take some steps, and time them."""
-        if self._batch is None or not callable(self._step):
+        if not callable(self._step):
             return
         began = ended = time.perf_counter()
         cpu_began, steps = time.process_time(), 0

@@ -643,7 +643,7 @@ def test_an_interrupt_that_a_library_would_drop_while_it_is_imported_ends_the_co
     ],
 )
 def test_what_the_machine_lacks_is_one_line(monkeypatch, tmp_path, capsys, error, said):
-    monkeypatch.setattr("dalirefurb.show.plans.compare_plans", raising(error))
+    monkeypatch.setattr("dalirefurb.show.plots.compare_plans", raising(error))
     status, line = error_of(capsys, *PLAN, "--out", tmp_path / "plan.png")
     assert status == 1
     assert said in line
@@ -651,7 +651,7 @@ def test_what_the_machine_lacks_is_one_line(monkeypatch, tmp_path, capsys, error
 
 def test_what_is_unforeseen_is_one_line_that_says_where_its_traceback_is(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("dalirefurb.show.plans.compare_plans", raising(TypeError("two\nlines")))
+    monkeypatch.setattr("dalirefurb.show.plots.compare_plans", raising(TypeError("two\nlines")))
     status, line = error_of(capsys, *PLAN, "--out", tmp_path / "plan.png")
     assert status == 1
     assert "this is a fault of dalirefurb's: TypeError: two lines; please report it" in line

@@ -24,11 +24,10 @@ from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.refurbish import Frozen, ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
-from dalirefurb.show.colours import CACHED, FRESH
+from dalirefurb.show import CACHED, FRESH
 from dalirefurb.show.operations import MAGNITUDES, TABLES, draws, operate, stages_for
 from dalirefurb.show.pictures import Versions, levels, take_pictures, whole_images
-from dalirefurb.show.plans import compare_plans, history
-from dalirefurb.show.plots import history_plot, plan_plot
+from dalirefurb.show.plots import compare_plans, history, history_plot, plan_plot
 from dalirefurb.show.sheet import CELL, operations_sheet, pictures_sheet
 from dalirefurb.source import Arrays, ImageFolder
 from dalirefurb.store import MemoryStore
@@ -474,7 +473,7 @@ def test_show_plan_takes_the_number_of_samples_from_the_folder(folder, tmp_path,
         asked.append(planner.num_samples)
         return compare_plans(Refurbish(20, batch_size=2, reuse_factor=2), epochs)
 
-    monkeypatch.setattr("dalirefurb.show.plans.compare_plans", compare)
+    monkeypatch.setattr("dalirefurb.show.plots.compare_plans", compare)
     out = tmp_path / "plan.png"
     options = ["--plan", "--out", str(out), "--batch-size", "2", "--epochs", "4"]
     assert main(["show", str(folder), *options]) == 0

@@ -15,17 +15,17 @@ from dalirefurb import Refurbish
 from dalirefurb.cli.tune import _code
 from dalirefurb.engine.verdict import Verdict
 from dalirefurb.errors import DalirefurbError
-from dalirefurb.tuning import report
-from dalirefurb.tuning.choice import Verified, choose, rival
+from dalirefurb.tuning.choice import Verified, rival, settled
 from dalirefurb.tuning.costs import ORDERS, Costs, StepCosts
-from dalirefurb.tuning.tune import Advice, advise, settled, workload_of
+from dalirefurb.tuning.report import shown, table
+from dalirefurb.tuning.tune import advise, workload_of
 from tests.tuning.made import MS, PARTIAL_BYTES, costs, machine, split, steady, workload
 
 STANDARD_BATCH_MS = 256 * 0.7
 
 
 def chosen(made, on=None, *, min_kept=0.95, num_samples=100_000, epochs=90):
-    return choose(made, on or machine(), workload_of(made, num_samples, epochs=epochs), min_kept=min_kept)
+    return advise(made, on or machine(), workload_of(made, num_samples, epochs=epochs), min_kept=min_kept)
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,19 @@ def test_verdict_and_choice(case, made, verdict, reuse_factors):
     choice = chosen(made)
     assert choice.verdict == verdict, case
     assert choice.recommended.configuration.reuse_factor in reuse_factors
-    text = report.text(choice)
+    text = str(choice)
     assert text.startswith("NO STEP GIVEN" if verdict is None else str(verdict))
     assert choice.leave_off == ("leave reuse off" in text) == (reuse_factors == {1})
 
 
+def pasted(advice):
+    """The code that the command prints, statement by statement."""
+    options = Namespace(preset="rand_augment", size=224, disk=None, folder=None)
+    return [ast.unparse(each) for each in ast.parse(_code(advice, options)).body]
+
+
 def lines_of(*arguments, **options):
-    return report.text(chosen(*arguments, **options)).splitlines()
+    return str(chosen(*arguments, **options)).splitlines()
 
 
 def test_what_was_assumed_is_said_near_the_top():
@@ -148,7 +154,7 @@ def test_what_is_recommended_was_as_fast_as_the_best_other_in_turns(speeds, take
     found = settled(choice, verified, 120)
     assert found.recommended == verified[taken].prediction
     assert found.leave_off == (taken == 0)
-    said = report.text(found)
+    said = str(found)
     assert f"{verified[1].name}: predicted" in said
     if taken:
         reached, usual = verified[taken].reached, verified[0].reached
@@ -204,15 +210,15 @@ def test_what_is_kept_for_the_whole_run_is_said_in_words_and_not_by_a_reuse_fact
     decoded = split(place=1, hit_ms=0.1, kept=1.0, deterministic=True)
     choice = chosen(costs(decoded, step_ms=1))
     assert choice.recommended.configuration.reuse_factor == 90
-    said = report.text(choice)
+    said = str(choice)
     assert "reuse factor 90" not in said
     assert said.count("crop first, cached after the decode, kept for the whole run, memory") == 2
     taken = said.splitlines()[1]
     assert "; every epoch is as fresh as standard's" in taken
     assert "different images" not in taken
-    assert "reuse_factor=90)  # all epochs" in report.code(choice, source="source", recipes={}, path="x")
+    assert "reuse_factor=90)  # all epochs" in choice.code(path="x")
     as_read = chosen(costs(replace(decoded, split=0, cached="", final="decode"), step_ms=1))
-    assert "cached before the decode, kept for the whole run" in report.text(as_read)
+    assert "cached before the decode, kept for the whole run" in str(as_read)
 
 
 def test_another_order_is_said_to_be_one_and_compared_with_standard_of_both():
@@ -242,7 +248,7 @@ def test_with_too_little_memory_a_share_is_covered_and_the_code_says_so():
     taken = choice.recommended
     assert 0 < taken.configuration.coverage < 1
     assert taken.memory_bytes <= 2_000_000_000
-    assert f"coverage={taken.configuration.coverage}" in report.code(choice, source="source", recipes={}, path="x")
+    assert f"coverage={taken.configuration.coverage}" in choice.code(path="x")
 
 
 def test_with_no_memory_and_no_disk_reuse_is_left_off():
@@ -256,13 +262,14 @@ def test_a_tiered_store_is_told_by_what_it_has_in_each_place():
     slots = Refurbish(100_000, batch_size=256, reuse_factor=taken.configuration.reuse_factor).peak_slots
     on_disk = slots * PARTIAL_BYTES - 2_000_000_000
     assert (taken.configuration.tier, taken.memory_bytes, taken.disk_bytes) == ("tiered", 2_000_000_000, on_disk)
-    (line,) = (line for line in report.table(choice).splitlines() if line.startswith("* "))
+    assert all(row.memory_bytes <= on.memory_bytes and row.disk_bytes <= on.disk_bytes for row in choice.rows)
+    (line,) = (line for line in table(choice).splitlines() if line.startswith("* "))
     assert ", tiered  " in line
     assert f"  2.00 GB  {on_disk / 1e9:.2f} GB  " in line
-    code = report.code(choice, source="source", recipes={}, path="x")
+    code = choice.code(path="x")
     assert "TieredStore(memory=2000000000, path='x')" in code
-    assert report.names_of(choice) == ["Loader", "Refurbish", "TieredStore"]
-    assert report.as_dict(choice)["recommended"]["tier"] == "tiered"
+    assert pasted(choice)[0] == "from dalirefurb import ImageFolder, Loader, Refurbish, TieredStore, rand_augment"
+    assert choice.as_dict()["recommended"]["tier"] == "tiered"
 
 
 def test_a_disk_takes_what_memory_cannot():
@@ -302,7 +309,7 @@ def test_the_deterministic_prefix_for_ever_is_a_row_of_the_table():
     assert choice.prefix is not None
     configuration = choice.prefix.configuration
     assert (configuration.split.split, configuration.reuse_factor, choice.prefix.kept) == (1, 90, 1.0)
-    assert choice.prefix in report.shown(choice)
+    assert choice.prefix in shown(choice)
     assert chosen(costs(step_ms=10), machine(memory_bytes=0)).prefix is None
 
 
@@ -314,7 +321,7 @@ def test_a_short_run_pays_its_first_epoch():
 def test_all_of_it_is_json_and_the_costs_are_read_again():
     advice = advise(costs(step_ms=10), machine(), workload(step_s=10 * MS))
     written = json.loads(json.dumps(advice.as_dict()))
-    assert Costs.from_dict(written["costs"]) == advice.choice.costs
+    assert Costs.from_dict(written["costs"]) == advice.costs == advice.choice.costs
     assert written["verdict"] == "DETECTED"
     assert written["recommended"] in written["rows"]
     assert written["headspace"] == pytest.approx(STANDARD_BATCH_MS / 10, rel=1e-6)
@@ -372,13 +379,11 @@ def test_a_gpu_that_does_both_parts_keeps_its_cache_in_its_own_memory():
     assert (taken.memory_bytes, taken.disk_bytes) == (0, 0)
     assert 0 < taken.device_bytes <= 4_000_000_000
     assert 0 < taken.configuration.coverage < 1
-    code = report.code(choice, source="source", recipes={}, path="x")
+    code = choice.code(path="x")
     assert "DeviceStore()" in code
     assert 'partial_device="gpu", final_device="gpu"' in code
-    assert "crop first on gpu/gpu" in report.text(choice)
-    options = Namespace(preset="rand_augment", size=224, disk=None, folder=None)
-    imports = ast.parse(_code(Advice(choice), options)).body[:2]
-    assert [ast.unparse(each) for each in imports] == [
+    assert "crop first on gpu/gpu" in str(choice)
+    assert pasted(choice)[:2] == [
         "from dalirefurb import ImageFolder, Loader, Refurbish, rand_augment",
         "from dalirefurb.store import DeviceStore",
     ]

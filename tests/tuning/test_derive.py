@@ -1,16 +1,12 @@
 """Costs that are derived from turns: those that went in come out."""
 
-import numpy as np
 import pytest
 
 from dalirefurb import rand_augment
-from dalirefurb.engine.stats import Stats
 from dalirefurb.reading.partial_sizes import PartialSizes
-from dalirefurb.tuning.costs import Costs, Spread
-from dalirefurb.tuning.measure import Measured, costs_of
+from dalirefurb.system.cores import usable_cores
+from dalirefurb.tuning.costs import Costs, Key, Measured, Spread, costs_of
 from dalirefurb.tuning.model import Configuration, predict
-from dalirefurb.tuning.subjects import Key, ReadSamples, Variant
-from dalirefurb.tuning.turns import Slice
 from tests.tuning.made import machine, workload
 
 US = 1e-6
@@ -18,10 +14,11 @@ STANDARD, HIT, PUT, MIXED = 700 * US, 100 * US, 40 * US, 25 * US
 DISK_GET, DISK_PUT, DISK_MIXED = 10 * US, 60 * US, 15 * US
 NBYTES = 1000
 RECIPE = rand_augment(32)
+HITS = Key("paper", split=RECIPE.split, reuse_factor=None)
 
 
-def taken(image_s):
-    return [Slice(image_s, image_s, (0.1,), Stats(samples=256))]
+def reused(factor, *, on_disk=False):
+    return HITS._replace(reuse_factor=factor, on_disk=on_disk)
 
 
 def mixed(factor, *, on_disk=False):
@@ -31,36 +28,32 @@ def mixed(factor, *, on_disk=False):
     return (STANDARD + put) / factor + hit * (1 - 1 / factor) + more
 
 
-def measured(left_out=(), hand_over_s=None, changed=None):
-    split = RECIPE.split
-    slices = {
-        Key("paper"): STANDARD,
-        Key("paper", split, None): HIT,
-        Key("paper", split, 2): mixed(2),
-        Key("paper", split, 4): mixed(4),
-        Key("paper", split, None, on_disk=True): HIT + DISK_GET,
-        Key("paper", split, 2, on_disk=True): mixed(2, on_disk=True),
-        Key("paper", split, 4, on_disk=True): mixed(4, on_disk=True),
+def derived(left_out=(), hand_over_s=None, changed=None):
+    image_s = {
+        HITS.standard: STANDARD,
+        HITS: HIT,
+        reused(2): mixed(2),
+        reused(4): mixed(4),
+        reused(None, on_disk=True): HIT + DISK_GET,
+        reused(2, on_disk=True): mixed(2, on_disk=True),
+        reused(4, on_disk=True): mixed(4, on_disk=True),
         **(changed or {}),
     }
-    return Measured(
-        variants={"paper": Variant("paper", RECIPE, ("cpu", "cpu"))},
-        encoded=True,
-        batch_size=256,
+    measured = Measured(
+        recipes={"paper": RECIPE},
         epochs=10,
-        samples=ReadSamples(np.arange(256), 1 * US, 100_000, 0),
-        sizes={("paper", split): PartialSizes(None, NBYTES, 0.0, NBYTES)},
-        slices={key: taken(value) for key, value in slices.items() if key not in left_out},
+        usual=HITS,
+        image_s={key: Spread.of([value]) for key, value in image_s.items() if key not in left_out},
         hand_over_s=hand_over_s or {},
-        copy_s=0.0,
-        step=None,
+        sizes={HITS: PartialSizes(None, NBYTES, 0.0, NBYTES)},
         disk_speeds=(1e9, 1e9),
-        notes=(),
     )
+    others = {"cores": usable_cores(), "batch_size": 256, "read_s": 1 * US, "encoded_bytes": 100_000, "serial_s": 0.0}
+    return costs_of(measured, **others)
 
 
 def test_what_went_in_comes_out():
-    costs = costs_of(measured())
+    costs = derived()
     (split,) = costs.splits
     assert split.standard_s.median == STANDARD
     assert split.hit_s == Spread(HIT, HIT, HIT, 1)
@@ -74,7 +67,7 @@ def test_what_went_in_comes_out():
 @pytest.mark.parametrize("tier", ["memory", "disk"])
 @pytest.mark.parametrize("factor", [2, 4])
 def test_the_model_returns_what_was_measured(factor, tier):
-    costs = costs_of(measured())
+    costs = derived()
     configuration = Configuration(costs.splits[0], factor, 1.0, tier)
     on = machine(cores=costs.cores, disk_bytes=1 << 40)
     predicted = predict(costs, on, workload(num_samples=256 * 400), configuration)
@@ -82,13 +75,13 @@ def test_the_model_returns_what_was_measured(factor, tier):
 
 
 def test_the_first_epoch_has_one_kind_of_rows():
-    costs = costs_of(measured())
+    costs = derived()
     predicted = predict(costs, machine(cores=costs.cores), workload(), Configuration(costs.splits[0], 2, 1.0, "memory"))
     assert predicted.epoch_0_s == pytest.approx((STANDARD + PUT) * workload().num_samples)
 
 
 def test_without_the_second_reuse_factor_all_is_the_puts():
-    costs = costs_of(measured(left_out=[Key("paper", RECIPE.split, 4)]))
+    costs = derived(left_out=[reused(4)])
     assert costs.mixed_s == 0
     assert costs.splits[0].put_s == pytest.approx(PUT + 2 * MIXED)
     assert costs.disk is None
@@ -96,17 +89,16 @@ def test_without_the_second_reuse_factor_all_is_the_puts():
 
 def test_epochs_that_took_less_together_cost_nothing_beside_the_puts():
     faster = mixed(4) - 2 * MIXED
-    costs = costs_of(measured(changed={Key("paper", RECIPE.split, 4): faster}))
+    costs = derived(changed={reused(4): faster})
     assert costs.mixed_s == 0
     more = {2: mixed(2) - STANDARD / 2 - HIT / 2, 4: faster - STANDARD / 4 - HIT * 3 / 4}
     assert costs.splits[0].put_s == pytest.approx((more[2] / 2 + more[4] / 4) / (1 / 4 + 1 / 16))
 
 
 def test_what_is_between_steps_is_the_median_of_rounds_and_that_of_standard_where_reuse_was_not_measured():
-    standard, reused = Key("paper"), Key("paper", RECIPE.split, 2)
-    costs = costs_of(measured(hand_over_s={standard: [3e-4, 1e-4, 2e-4], reused: [5e-4]}))
+    costs = derived(hand_over_s={HITS.standard: [3e-4, 1e-4, 2e-4], reused(2): [5e-4]})
     assert (costs.hand_over_s, costs.reused_hand_over_s) == (2e-4, 5e-4)
-    costs = costs_of(measured(hand_over_s={standard: [3e-4]}))
+    costs = derived(hand_over_s={HITS.standard: [3e-4]})
     assert (costs.hand_over_s, costs.reused_hand_over_s) == (3e-4, 3e-4)
     configuration = Configuration(costs.splits[0], 2, 1.0, "memory")
     at_step = predict(costs, machine(), workload(step_s=1.0), configuration)

@@ -23,15 +23,13 @@ from dalirefurb.errors import ConfigurationError, DalirefurbError, ReadError, St
 from dalirefurb.planning.refurbish import Frozen
 from dalirefurb.tuning import choice as choosing
 from dalirefurb.tuning import measure as measuring
-from dalirefurb.tuning import subjects
 from dalirefurb.tuning import tune as advising
 from dalirefurb.tuning import turns as turning
 from dalirefurb.tuning.choice import Verified
 from dalirefurb.tuning.costs import Costs
 from dalirefurb.tuning.measure import measure
-from dalirefurb.tuning.subjects import read_some, rows_of
 from dalirefurb.tuning.tune import advise, verify
-from dalirefurb.tuning.turns import Turns
+from dalirefurb.tuning.turns import Turns, read_some
 from tests.one_line import error_of
 from tests.pictures import write_folder
 from tests.tuning.made import costs, machine, split, workload
@@ -52,8 +50,8 @@ def folder(tmp_path_factory):
 def make_small(patch):
     """Have what takes turns be small, and its turns as short as can be: as many turns, of the few batches they need."""
     patch.setattr(advising, "_MOST_ROWS", 48)
-    patch.setattr(subjects, "_ENCODED_ROWS", 48)
-    patch.setattr(subjects, "_ARRAY_ROWS", (64, 64))
+    patch.setattr(measuring, "_ENCODED_ROWS", 48)
+    patch.setattr(measuring, "_ARRAY_ROWS", (64, 64))
     patch.setattr(turning, "_HAND_OVERS_S", 0.0)
     patch.setattr(turning, "_MOST_STEPS", 9)
     patch.setattr(turning, "_IDLE_S", 0.0)
@@ -65,8 +63,7 @@ def make_small(patch):
 def make_short(patch):
     """Have all be measured in small, short turns, which are as good as long ones on a quiet machine."""
     make_small(patch)
-    for module in (choosing, advising):
-        patch.setattr(module, "NOISY", float("inf"))
+    patch.setattr(choosing, "NOISY", float("inf"))
 
 
 @pytest.fixture(scope="module")
@@ -284,7 +281,7 @@ def test_arrays_a_step_that_is_a_function_and_no_store_to_read(monkeypatch):
     recipe = rand_augment(8, raw=True)
     advice = tune(Arrays(images, np.arange(64)), recipe, step=step, **QUICK | {"limit_s": float(PLENTY)})
     assert set(steps) == {(16, 3, 8, 8)}
-    measured = advice.choice.costs
+    measured = advice.costs
     assert measured.step.wall_s.median >= 0.001
     assert measured.splits[0].split == 0
     assert str(advice).splitlines()[0].startswith(str(advice.verdict))
@@ -294,7 +291,7 @@ def test_arrays_a_step_that_is_a_function_and_no_store_to_read(monkeypatch):
 
 def check_measured(advice):
     """Check that what is recommended, if anything, was measured: all splits, and it beside standard."""
-    made = advice.choice.costs
+    made = advice.costs
     if advice.recommended is None:
         assert advice.verdict is Verdict.INCONCLUSIVE
         assert re.search(r"; needs about \d+ s more.*: tune\(limit_s=\d+\), or --limit \d+$", advice.missing)
@@ -304,9 +301,9 @@ def check_measured(advice):
         return
     assert not advice.missing
     assert all(min(split.standard_s.n, split.hit_s.n) >= 3 for split in made.splits)
-    rounds = [(each.prediction, len(each.achieved)) for each in advice.choice.verified]
+    rounds = [(each.prediction, len(each.achieved)) for each in advice.verified]
     assert (advice.recommended, 3) in rounds
-    assert (advice.choice.standard, 3) in rounds
+    assert (advice.standard, 3) in rounds
     assert "* what to take" in str(advice)
     assert advice.code()
 
@@ -369,8 +366,8 @@ def test_a_loader_that_fails_in_a_round_is_no_candidate_and_is_told_once(folder,
 
     monkeypatch.setattr(Turns, "slice", slice_of)
     advice = tune(ImageFolder(folder), simple(32), **QUICK | {"limit_s": float(PLENTY)})
-    assert advice.choice.costs.notes.count("recipe, cached after the resized crop, hits: not measured: no room") == 1
-    assert 2 not in {split.split for split in advice.choice.costs.splits}
+    assert advice.costs.notes.count("recipe, cached after the resized crop, hits: not measured: no room") == 1
+    assert 2 not in {split.split for split in advice.costs.splits}
     check_measured(advice)
 
 
@@ -460,10 +457,10 @@ def test_samples_are_taken_evenly_by_their_size(folder):
     sizes = [source.read(np.array([index]))[0].nbytes for index in samples.indices]
     assert sizes == sorted(sizes)
     assert len(sizes) == len(source)
-    some = rows_of(samples, source, rows=12)
+    some = samples.rows(12)
     chosen = sorted(some.read(np.array([row]))[0].nbytes for row in range(12))
     assert chosen == sizes[::4]
-    assert len(rows_of(samples, source, rows=100)) == 100
+    assert len(samples.rows(100)) == 100
 
 
 def test_both_commands_have_batches_of_one_size():

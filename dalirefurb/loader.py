@@ -213,12 +213,12 @@ class Loader(Mappable, metaclass=Explained):
         assisted = self.planner.feedback_lag is not None
         fingerprint, division = self._own_fingerprint(), self._assembler.divided.division
         position = restored(state, fingerprint, num_batches=len(self), assisted=assisted, division=division)
-        if self._substitutes is not None:
-            self._substitutes.restore(state.get("bad_samples", ()))
         if (assistant := self._assistant) is not None:
             self._assembler.get().stop()  # Nothing is planned any more.
             self._cursor.forget_handed()
             assistant.restore(state["assistant"])
+        if self._substitutes is not None:
+            self._substitutes.restore(state.get("bad_samples", ()))
         self._cursor.move(position)
 
     def observe(self, losses: torch.Tensor | NDArray[Any]) -> None:

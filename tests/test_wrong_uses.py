@@ -247,6 +247,8 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
         lambda _: FileList(["a.jpg"], [1 + 2j]),
         "labels must be numbers, or one name each, but are complex128: what would",
     ),
+    (lambda _: FileList.from_csv(5), "path must be a path, got 5: pass such as"),  # type: ignore[arg-type]
+    (lambda path: FileList.from_csv(path / "a.csv", root=5), "root must be a path, got 5: pass such as"),  # type: ignore[arg-type]
     (lambda path: ImageFolder(path / "*"), "No such file or directory: pass the path of one folder, without a pattern"),
     (
         lambda path: ImageFolder(path) + "photos",

@@ -36,8 +36,11 @@ PRESETS: Mapping[str, Callable[..., Recipe]] = {
 }
 ORDERS = ("paper", "crop_last")
 
-_IN_CODE = ("DiskStore", "ImageFolder", "Loader", "MemoryStore", "Refurbish", "Standard", "TieredStore", *PRESETS)
+_IN_CODE = ("DiskStore", "ImageFolder", "Kept", "Loader", "MemoryStore", "Refurbish", "Standard", "TieredStore", *PRESETS)
 """Names that code to paste may need of `dalirefurb`."""
+
+_MEASURED_WITH = ("preset", "size")
+"""Options of a measurement that are written down with its costs."""
 
 _BYTES = {
     "memory": "memory_bytes",
@@ -109,6 +112,9 @@ def _elsewhere(options: argparse.Namespace) -> Advice:
         values = json.loads(options.costs.read_text())
         costs = Costs.from_dict(values["costs"])
         machine, workload = Machine(**values["machine"]), Workload(**values["workload"])
+        for name in _MEASURED_WITH:  # Of what was measured is the code.
+            setattr(options, name, values.get(name, getattr(options, name)))
+        PRESETS[options.preset](options.size)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigurationError(
             f"--costs must be a file that dalirefurb tune --json wrote, but {options.costs} cannot be read as one: "
@@ -185,7 +191,8 @@ def _said(advice: Advice, options: argparse.Namespace) -> int:
         say(f"\n{_code(advice, options)}")
     if options.json is not None:
         with writing(options.json, what="plan", option="--json"):
-            options.json.write_text(json.dumps(advice.as_dict(), indent=1) + "\n")
+            measured_with = {name: getattr(options, name) for name in _MEASURED_WITH}
+            options.json.write_text(json.dumps(advice.as_dict() | measured_with, indent=1) + "\n")
         say(f"\nwritten: {escaped(options.json)}")
     if options.picture is not None:
         write(options.picture, advice.figure(), option="--picture")

@@ -105,6 +105,9 @@ class FileList(_Files):
             ConfigurationError: The file is no such CSV file, a row has no path or no label, or of 16 paths, spread over
                 the list, none is that of a file. A warning tells of some that are none.
         """
+        for name, given in (("path", path), ("root", root)):
+            if not (isinstance(given, (str, os.PathLike)) or (given is None and name == "root")):
+                raise ConfigurationError(f"{name} must be a path, got {given!r:.80}: pass such as 'photos/train.csv'")
         path = os.fspath(path)
         try:
             with Path(path).open(encoding="utf-8-sig", newline="") as file:

@@ -56,7 +56,9 @@ class Advice(Choice):
         made, store = (recipes or {}).get(split.recipe, split.recipe), ""
         plan = f"batch_size={self.workload.batch_size}"
         shards = "" if ranks == 1 else f", shards={ranks}"
-        if configuration.reuse_factor == 1:
+        if (folder := _keep(self, configuration, path)) is not None:
+            source = f"Kept({source}, {folder!r}, size={_room(self, configuration)})  # decoded once, for all trainings"
+        if configuration.reuse_factor == 1 or folder is not None:
             planner = f"Standard(source, {plan}{shards})"
         else:
             made = f"{made}.at({split.split})  # cached {split.place}"
@@ -96,6 +98,12 @@ class Advice(Choice):
     def figure(self) -> Figure:
         """Draw images/s against the reuse factor for each split, with the step's line. Needs Matplotlib."""
         return _draw(self)
+
+
+_KEEP_IN_MEMORY = "/dev/shm/dalirefurb-keep"
+
+_DECODE = "decode"
+"""Name of the stage that decodes."""
 
 
 def table(choice: Choice) -> str:
@@ -229,6 +237,18 @@ def _assumed(choice: Choice) -> str:
         f"assumed: batches of {workload.batch_size}{ranks}, {step}; {workload.epochs} epochs of "
         f"{workload.num_samples:,} images; at most {room or 'nothing'} for a cache"
     )
+
+
+def _keep(choice: Choice, configuration: Configuration, path: str) -> str | None:
+    """Return the folder of a keep, if that is what a configuration comes to: nothing is cached but what was decoded."""
+    decoded = configuration.is_for_ever(choice.workload) and configuration.split.cached == _DECODE
+    folders = {"memory": _KEEP_IN_MEMORY, "disk": path}
+    return folders.get(configuration.tier) if decoded and configuration.split.devices[0] == "cpu" else None
+
+
+def _room(choice: Choice, configuration: Configuration) -> int:
+    machine = choice.machine
+    return machine.memory_bytes if configuration.tier == "memory" else machine.disk_bytes
 
 
 def _store(choice: Choice, configuration: Configuration, path: str) -> str:

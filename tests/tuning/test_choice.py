@@ -216,7 +216,12 @@ def test_what_is_kept_for_the_whole_run_is_said_in_words_and_not_by_a_reuse_fact
     taken = said.splitlines()[1]
     assert "; every epoch is as fresh as standard's" in taken
     assert "different images" not in taken
-    assert "reuse_factor=90)  # all epochs" in choice.code(path="x")
+    code = choice.code(path="x")
+    assert "source = Kept(source, '/dev/shm/dalirefurb-keep', size=" in code
+    assert "planner = Standard(source, batch_size=256)" in code
+    assert ".at(" not in code
+    on_disk = chosen(costs(decoded, step_ms=1, disk=True), machine(memory_bytes=0, disk_bytes=10**12))
+    assert "source = Kept(source, 'x', size=1000000000000)" in on_disk.code(path="x")
     as_read = chosen(costs(replace(decoded, split=0, cached="", final="decode"), step_ms=1))
     assert "cached before the decode, kept for the whole run" in str(as_read)
 

@@ -124,6 +124,15 @@ def test_another_machine_is_computed_from_costs_and_nothing_is_measured(plan, tm
     said = capsys.readouterr().out
     assert "shards=8" in said or "Standard(" in said
     assert "run: 90 epochs" in said
+    assert re.search(r"trivial_augment\(32[,)]", said), "the code is of what was measured"
+
+
+def test_costs_of_another_preset_than_there_is_are_one_line(plan, tmp_path, capsys):
+    other = tmp_path / "plan.json"
+    other.write_text(json.dumps(json.loads(plan[0].read_text()) | {"preset": "none"}))
+    status, line = error_of(capsys, "tune", "--costs", other)
+    assert status == 2
+    assert "must be a file that dalirefurb tune --json wrote" in line
 
 
 RUN = """

@@ -214,6 +214,16 @@ def test_a_training_goes_on_with_a_keep_and_without(photos: ImageFolder, tmp_pat
     assert_same(batches, served(photos))
 
 
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_share_one_folder(world_size: int, photos: ImageFolder, tmp_path: Path) -> None:
+    source, planner = Counted(photos), Refurbish(NUM_SAMPLES, batch_size=8, reuse_factor=2, shards=4, seed=1)
+    for rank in range(world_size):
+        kept = Kept(source, tmp_path)
+        each = (served(read, planner=planner, stored=True, rank=(rank, world_size)) for read in (kept, photos))
+        assert_same(*each)
+    assert len(source.asked) == len(set(source.asked)), "a rank makes nothing that another one has made"
+
+
 def test_nothing_is_read_of_what_is_kept(photos: ImageFolder, tmp_path: Path) -> None:
     source = Counted(photos)
     kept = Kept(source, tmp_path)
@@ -369,53 +379,6 @@ def test_there_is_room_for_so_many_bytes_and_what_came_first_stays(tmp_path: Pat
     np.testing.assert_array_equal(samples[0], image[:5])
 
 
-@pytest.mark.parametrize("form", ["decoded", pytest.param("encoded", marks=pytest.mark.weekly)])
-def test_processes_that_are_killed_leave_no_wrong_sample(form: str, photos: ImageFolder, tmp_path: Path) -> None:
-    """Four fill one folder, and one after the other of them is killed and begun anew."""
-    killed, program = (
-        int(os.environ.get("DALIREFURB_KILLED_KEEPERS", "3" if EACH_CHANGE else "12")),
-        (
-            "import sys, numpy as np; from dalirefurb import ImageFolder, Kept\n"
-            "from tests.keep.test_kept import Logged\n"
-            "kept = Kept(Logged(ImageFolder(sys.argv[1]), sys.argv[4]), sys.argv[2], form=sys.argv[3])\n"
-            "ask = kept.images if sys.argv[3] == 'decoded' else kept.read\n"
-            "rng = np.random.default_rng(int(sys.argv[5]))\n"
-            "print('begun', flush=True)\n"
-            "for _ in range(20):\n"
-            "    for part in np.array_split(rng.permutation(len(kept)), 4): ask(part)\n"
-        ),
-    )
-    log, keep = tmp_path / "log", tmp_path / "keep"
-
-    def start(seed: int) -> subprocess.Popen[bytes]:
-        arguments = [str(photos._root), str(keep), form, str(log), str(seed)]
-        return subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE)
-
-    rng = np.random.default_rng(0)
-    running = [start(seed) for seed in range(4)]
-    for number in range(killed):
-        place = number % 4
-        stdout = running[place].stdout
-        assert stdout is not None
-        stdout.readline()
-        time.sleep(rng.random() * 0.05)
-        running[place].send_signal(signal.SIGKILL)
-        running[place].wait()
-        stdout.close()
-        running[place] = start(4 + number)
-    for process in running:
-        process.communicate()
-        assert process.returncode == 0
-    kept = Kept(photos, keep, form=form)  # type: ignore[arg-type]
-    samples = kept.images(ALL) if form == "decoded" else kept.read(ALL)
-    assert samples is not None
-    for index, (sample, file) in enumerate(zip(samples, photos.read(ALL), strict=True)):
-        np.testing.assert_array_equal(sample, photos[index][0] if form == "decoded" else file)
-    made = np.bincount(np.fromfile(log, np.int64), minlength=NUM_SAMPLES)
-    assert made.min() >= 1
-    assert (made - 1).sum() <= 6 * killed, "only what a killed one had claimed is made again"
-
-
 class Logged(Counted):
     """A source that writes down what is read of it, for several processes."""
 
@@ -428,17 +391,48 @@ class Logged(Counted):
         return super().read(indices)
 
 
-def test_several_processes_make_each_sample_once(photos: ImageFolder, tmp_path: Path) -> None:
-    program = (
-        "import sys, numpy as np; from dalirefurb import ImageFolder, Kept\n"
-        "from tests.keep.test_kept import Logged\n"
-        "kept = Kept(Logged(ImageFolder(sys.argv[1]), sys.argv[3]), sys.argv[2])\n"
-        "for part in np.array_split(np.arange(len(kept)), 4): kept.images(part)\n"
-    )
-    arguments = [str(photos._root), str(tmp_path / "keep"), str(tmp_path / "log")]
-    processes = [subprocess.Popen([sys.executable, "-c", program, *arguments]) for _ in range(3)]
-    assert [process.wait() for process in processes] == [0] * 3
-    assert sorted(np.fromfile(tmp_path / "log", np.int64).tolist()) == ALL.tolist()
+def keepers(root: str, keep: str, form: Any, log: str, kills: int) -> None:
+    """Have four processes fill one folder, and kill one after the other of them, which another one takes the place of."""
+    rng = np.random.default_rng(0)
+
+    def start(seed: int) -> int:
+        """Fork before DALI is used: only imported, it need not be imported again."""
+        if pid := os.fork():
+            return pid
+        kept = Kept(Logged(ImageFolder(root), log), keep, form=form)
+        ask, order = kept.images if form == "decoded" else kept.read, np.random.default_rng(seed)
+        for _ in range(20):
+            for part in np.array_split(order.permutation(len(kept)), 4):
+                ask(part)
+        os._exit(0)
+
+    running = [start(seed) for seed in range(4)]
+    for number in range(kills):
+        time.sleep(rng.random() * 0.2)
+        os.kill(running[number % 4], signal.SIGKILL)
+        os.waitpid(running[number % 4], 0)
+        running[number % 4] = start(4 + number)
+    assert [os.waitpid(pid, 0)[1] for pid in running] == [0] * 4
+
+
+@pytest.mark.parametrize("kills", [0, int(os.environ.get("DALIREFURB_KILLED_KEEPERS", "12" if EACH_CHANGE else "100"))])
+@pytest.mark.parametrize("form", ["decoded", "encoded"])
+def test_four_processes_make_each_sample_once_but_for_those_that_are_killed(
+    form: Any, kills: int, photos: ImageFolder, tmp_path: Path
+) -> None:
+    program = "import sys; from tests.keep.test_kept import keepers; keepers(*sys.argv[1:5], int(sys.argv[5]))"
+    arguments = [photos._root, str(tmp_path / "keep"), form, str(tmp_path / "log"), str(kills)]
+    subprocess.run([sys.executable, "-c", program, *arguments], check=True, timeout=300)
+    made = np.bincount(np.fromfile(tmp_path / "log", np.int64), minlength=NUM_SAMPLES)
+    assert made.min() >= 1
+    assert (made - 1).sum() <= 6 * kills, "only what a killed one had claimed is made again"
+    source = Counted(photos)
+    kept = Kept(source, tmp_path / "keep", form=form)
+    samples = kept.images(ALL) if form == "decoded" else kept.read(ALL)
+    assert samples is not None
+    assert not source.asked
+    for index, (sample, file) in enumerate(zip(samples, photos.read(ALL), strict=True)):
+        np.testing.assert_array_equal(sample, photos[index][0] if form == "decoded" else file)
 
 
 def test_a_disk_without_room_is_warned_of_once_and_serves_the_same(

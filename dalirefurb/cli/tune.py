@@ -36,7 +36,17 @@ PRESETS: Mapping[str, Callable[..., Recipe]] = {
 }
 ORDERS = ("paper", "crop_last")
 
-_IN_CODE = ("DiskStore", "ImageFolder", "Kept", "Loader", "MemoryStore", "Refurbish", "Standard", "TieredStore", *PRESETS)
+_IN_CODE = (
+    "DiskStore",
+    "ImageFolder",
+    "Kept",
+    "Loader",
+    "MemoryStore",
+    "Refurbish",
+    "Standard",
+    "TieredStore",
+    *PRESETS,
+)
 """Names that code to paste may need of `dalirefurb`."""
 
 _MEASURED_WITH = ("preset", "size")

@@ -392,7 +392,7 @@ class Logged(Counted):
 
 
 def keepers(root: str, keep: str, form: Any, log: str, kills: int) -> None:
-    """Have four processes fill one folder, and kill one after the other of them, which another one takes the place of."""
+    """Have four processes fill one folder, and kill one after the other of them, each replaced by a new one."""
     rng = np.random.default_rng(0)
 
     def start(seed: int) -> int:

@@ -154,8 +154,13 @@ class Claim:
 
 def impossible(results: Any) -> list[Claim]:
     """Find, anywhere in the results of a script, the figures that are above what is possible."""
+    return [claim for claim in stated(results) if claim.impossible]
+
+
+def stated(results: Any) -> list[Claim]:
+    """Find all claims in the results of a script."""
     if isinstance(results, Claim):
-        return [results] if results.impossible else []
+        return [results]
     if isinstance(results, Mapping):
         parts: Iterable[Any] = results.values()
     elif isinstance(results, (list, tuple)):
@@ -164,7 +169,7 @@ def impossible(results: Any) -> list[Claim]:
         parts = (getattr(results, each.name) for each in fields(results))
     else:
         return []
-    return [claim for part in parts for claim in impossible(part)]
+    return [claim for part in parts for claim in stated(part)]
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

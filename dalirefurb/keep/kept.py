@@ -143,6 +143,9 @@ class Kept(Source):
         """Tell samples from what they were, as the other source does."""
         return self._source.stamps(indices)
 
+    def __repr__(self) -> str:
+        return f"Kept({self._source!r}, {str(self._path)!r}, form={self._form!r})"
+
     def __getstate__(self) -> dict[str, Any]:
         opened = ("_opened", "_pid", "_lock", "_decoders")
         return {name: value for name, value in vars(self).items() if name not in opened}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import experiment
 import pytest
+from claims import Claim, Spread
 from experiment import Experiment
 
 
@@ -73,6 +74,7 @@ def test_quick_figures_are_gone_unless_they_are_asked_for(results):
 
 
 def test_who_does_not_keep_a_promise_ends_with_1_but_not_with_tiny_sizes():
-    broken = nothing(holds=lambda results: False)
-    assert broken.main([]) == 1
-    assert broken.main(["--quick"]) == 0
+    missed = Claim("it / the other", Spread(1.4, 1.5, 1.6), least=2.0)
+    for broken in (nothing(holds=lambda results: False), nothing(measure=lambda *_: {"cases": [{"claims": [missed]}]})):
+        assert broken.main([]) == 1
+        assert broken.main(["--quick"]) == 0

@@ -332,6 +332,10 @@ def test_a_folder_holds_one_form_of_one_source(photos: ImageFolder, tmp_path: Pa
         Kept(photos, tmp_path / "keep")
 
 
+def test_it_says_what_is_kept_and_where(photos: ImageFolder, tmp_path: Path) -> None:
+    assert repr(Kept(photos, tmp_path)) == f"Kept({photos!r}, '{tmp_path}', form='decoded')"
+
+
 def test_a_keep_can_be_sent_to_a_process_and_survives_a_fork(photos: ImageFolder, tmp_path: Path) -> None:
     kept = Kept(photos, tmp_path)
     kept.images(ALL[:5])

@@ -141,7 +141,7 @@ def headline() -> str:
     reuse = f"reuse factor 3 multiplies it by {both[0] / alone[0]:.1f}"
     return (
         f"{table(heading, rows)}\n\nThe first column is the effect of compiled kernels alone; {reuse}.\n\n"
-        f"Medians of {where('against')}, [keep.json](results/keep.json)."
+        f"Medians of {where('against')},\nand [keep.json](results/keep.json)."
     )
 
 

@@ -48,13 +48,14 @@ from dalirefurb.errors import ConfigurationError, SampleError, StoreError
 from dalirefurb.keep.folder import KeepFolder
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
-from tests.in_turn import EACH_CHANGE
+from tests.in_turn import EACH_CHANGE, in_turn
 from tests.pictures import encode, jpeg, picture, write_folder
 from tests.resuming import losses_of
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 
 SIZE, NUM_SAMPLES, BATCH_SIZE = 32, 23, 6
+KILLS = int(os.environ.get("DALIREFURB_KILLED_KEEPERS", "12" if EACH_CHANGE else "100"))
 STANDARD = Standard(NUM_SAMPLES, batch_size=BATCH_SIZE, seed=5)
 RECIPE = rand_augment(SIZE)
 ALL = np.arange(NUM_SAMPLES)
@@ -161,16 +162,13 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-@pytest.mark.parametrize("kernels", ["numba", "dali"])
-@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize(("fill", "kernels"), in_turn([*FILLS], ["numba", "dali"]))
 def test_a_keep_changes_nothing_that_is_served(fill: str, kernels: Any, photos: ImageFolder, tmp_path: Path) -> None:
     assert_same(served(FILLS[fill](tmp_path, photos), kernels=kernels), served(photos, kernels=kernels))
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("kernels", ["numba", "dali"])
-def test_whatever_the_recipe(recipe: str, stored: bool, kernels: Any, photos: ImageFolder, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("recipe", "kernels", "stored"), in_turn([*RECIPES], ["numba", "dali"], [False, True]))
+def test_whatever_the_recipe(recipe: str, kernels: Any, stored: bool, photos: ImageFolder, tmp_path: Path) -> None:
     planner = Refurbish(NUM_SAMPLES, batch_size=BATCH_SIZE, reuse_factor=2, seed=3)
     kept = half_full(tmp_path, photos)
     with warnings.catch_warnings():
@@ -419,8 +417,7 @@ def keepers(root: str, keep: str, form: Any, log: str, kills: int) -> None:
     assert [os.waitpid(pid, 0)[1] for pid in running] == [0] * 4
 
 
-@pytest.mark.parametrize("kills", [0, int(os.environ.get("DALIREFURB_KILLED_KEEPERS", "12" if EACH_CHANGE else "100"))])
-@pytest.mark.parametrize("form", ["decoded", "encoded"])
+@pytest.mark.parametrize(("form", "kills"), in_turn(["decoded", "encoded"], [KILLS, 0]))
 def test_four_processes_make_each_sample_once_but_for_those_that_are_killed(
     form: Any, kills: int, photos: ImageFolder, tmp_path: Path
 ) -> None:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar
 
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Dtype, Output
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond, Policy
-from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
+from dalirefurb.augment.policies.operation_layer import OperationLayer
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
 from dalirefurb.augment.policies.timm_strings import TIMM_FILL, timm_auto_augment
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Interpolation, Size, Stage
+from dalirefurb.augment.stage import Fill, Interpolation, Size, Stage
 from dalirefurb.augment.stages.color import ColorJitter
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.stages.decode import Decode

@@ -87,6 +87,12 @@ Device = Literal["cpu", "gpu"]
 
 Interpolation = Literal["nearest", "bilinear"]
 
+Fill = int | tuple[int, int, int]
+"""A level for all channels, or one for each."""
+
+MOST_PIXELS = (2**31 - 1) // 3
+"""Of an image whose coordinates are mapped, at most: kernels have 32 bits for where a pixel's levels are."""
+
 
 @dataclass(frozen=True)
 class Parameter(metaclass=TakesNumbers):
@@ -235,21 +241,58 @@ class SizedStage(Stage):
         return sides_of(self.size)
 
 
-def check_interpolation(name: str, interpolation: object) -> None:
-    """Refuse an interpolation of a stage of this name that there is not.
+def check_fill(name: str, fill: object, or_else: str = "or 3 of them", remedy: str = "use 0 for black") -> None:
+    """Refuse what is neither a level nor a tuple of three.
 
     Raises:
-        ConfigurationError: If there is no such interpolation.
+        ConfigurationError: If it is something else.
     """
-    known = isinstance(interpolation, str) and interpolation in get_args(Interpolation)
-    require(known, f"{name}: interpolation", '"nearest" or "bilinear"', interpolation, "choose one")
+    levels = fill if isinstance(fill, tuple) else (fill,) * 3
+    fits = len(levels) == 3 and all(type(level) is int and 0 <= level <= 255 for level in levels)
+    require(fits, name, f"a level in 0 .. 255, {or_else}", fill, remedy)
 
 
-def interpolation_type(interpolation: Interpolation) -> Any:
-    """Return DALI's name for an interpolation."""
-    from nvidia.dali.types import DALIInterpType
+class WarpingStage(Stage):
+    """A stage that maps coordinates, at least of some images, which keep their size. Subclasses say how.
 
-    return {"nearest": DALIInterpType.INTERP_NN, "bilinear": DALIInterpType.INTERP_LINEAR}[interpolation]
+    Attributes:
+        interpolation: Interpolation of maps, "nearest" or "bilinear".
+        fill: Level 0 .. 255, or one for each of 3 channels, where the source ends.
+    """
+
+    name: str
+    interpolation: Interpolation
+    fill: Fill
+
+    def __post_init__(self) -> None:
+        known = isinstance(self.interpolation, str) and self.interpolation in get_args(Interpolation)
+        require(known, f"{self.name}: interpolation", '"nearest" or "bilinear"', self.interpolation, "choose one")
+        check_fill(f"{self.name}: fill", self.fill)
+
+    @property
+    def fill_levels(self) -> tuple[int, ...]:
+        """The levels of `fill`, one for each channel."""
+        return (self.fill,) * 3 if isinstance(self.fill, int) else self.fill
+
+    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
+        """Find an image whose pixels kernels cannot count; see `Stage.refusal`."""
+        vast = heights * widths > MOST_PIXELS
+        return self._first_unfit(vast, (heights, widths), f"have {MOST_PIXELS:,} pixels at most")
+
+    def warp(self, images: Node, matrix: Node) -> Node:
+        """Warp by OpenCV's perspective, in a third of the time of `fn.warp_affine`, and a tenth if bilinear.
+
+        Then it takes coordinates in steps of 1/32 pixel and blends the outermost pixels with `fill`, where Pillow
+        repeats them.
+        """
+        from nvidia.dali import fn
+        from nvidia.dali.types import DALIInterpType
+
+        types = {"nearest": DALIInterpType.INTERP_NN, "bilinear": DALIInterpType.INTERP_LINEAR}
+        fill = [float(level) for level in self.fill_levels]
+        return fn.experimental.warp_perspective(
+            images, matrix=matrix, interp_type=types[self.interpolation], fill_value=fill
+        )
 
 
 def draw(

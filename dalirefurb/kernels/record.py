@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dalirefurb.augment.policies.operations import MOST_PIXELS
+from dalirefurb.augment.stage import MOST_PIXELS
 
 WORK = np.dtype(
     [

@@ -15,9 +15,8 @@ from dalirefurb.augment.policies.one_operation import (
     Posterize,
     Solarize,
 )
-from dalirefurb.augment.policies.operation_layer import Fill
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
-from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stage import Fill, Stage
 from dalirefurb.augment.stages.blur import GaussianBlur
 from dalirefurb.augment.stages.color import JITTERS, ColorJitter, RandomGrayscale
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, VerticalFlip

@@ -34,9 +34,11 @@ class OneOperation(Stage):
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Apply the operation."""
-        from dalirefurb.augment.policies.operation_graph import apply_operation
+        from nvidia.dali import types
 
-        return apply_operation(images, self.group, self.matrix)
+        from dalirefurb.augment.policies.operation_graph import BRANCHES
+
+        return BRANCHES[self.group](images, types.Constant(self.matrix))
 
 
 def _scalar(value: float) -> NDArray[np.float32]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.policies.magnitude_noise import QUANTILES, STEADY, MagnitudeNoise, checked_noise
-from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
+from dalirefurb.augment.policies.operation_layer import OperationLayer
 from dalirefurb.augment.policies.operations import Chosen, Floats, Operation, OperationTable
 from dalirefurb.augment.policies.sub_policies import (
     FirstOperation,
@@ -30,7 +30,7 @@ from dalirefurb.augment.policies.sub_policies import (
     pick,
 )
 from dalirefurb.augment.policies.timm_operations import FULL, SETS, TIMM_POLICIES, operations_of
-from dalirefurb.augment.stage import Interpolation
+from dalirefurb.augment.stage import Fill, Interpolation
 from dalirefurb.checks import integer, number, require
 
 Check = Callable[[str, Any], Any]

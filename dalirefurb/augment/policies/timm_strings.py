@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from dalirefurb.augment.policies.aug_mix import UNIFORM, AugMix
 from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
-from dalirefurb.augment.policies.operation_layer import Fill
 from dalirefurb.augment.policies.timm_layers import (
     TimmPolicyFirst,
     TimmPolicySecond,
@@ -19,7 +18,7 @@ from dalirefurb.augment.policies.timm_layers import (
     TimmWeightedSecond,
 )
 from dalirefurb.augment.policies.timm_operations import SETS, TIMM_POLICIES, UNEQUAL
-from dalirefurb.augment.stage import Interpolation, Stage
+from dalirefurb.augment.stage import Fill, Interpolation, Stage
 from dalirefurb.calls import explains
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import UNTOUCHED, KernelCall, Numbers, Parameters, Sizes
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD
-from dalirefurb.augment.policies.operation_layer import Fill, check_fill
-from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, Stage, checked_size, sides_of
+from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, Size, Stage, check_fill, checked_size, sides_of
 from dalirefurb.augment.stages.noise import KEYS, LONGEST_SIDE, Noise, byte_sums, paint_noise
 from dalirefurb.checks import Interval, integer, interval, number, require
 

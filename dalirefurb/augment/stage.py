@@ -8,9 +8,9 @@ random state and never sees which batch a sample is in.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from dalirefurb.augment.kernel_call import KernelCall
 from dalirefurb.augment.kernel_call import Sizes as Sizes
 from dalirefurb.calls import TakesNumbers
 from dalirefurb.checks import plain, require
+from dalirefurb.errors import ConfigurationError
 
 Size = int | tuple[int, int]
 """Side of squares in pixels, or (height, width)."""
@@ -222,6 +223,9 @@ class Stage(metaclass=TakesNumbers):
         return {"stage": type(self).__name__, "version": self.code_version, **values}
 
 
+AnyStage = TypeVar("AnyStage", bound=Stage)
+
+
 @dataclass(frozen=True)
 class SizedStage(Stage):
     """A stage that images of one size leave.
@@ -293,6 +297,41 @@ class WarpingStage(Stage):
         return fn.experimental.warp_perspective(
             images, matrix=matrix, interp_type=types[self.interpolation], fill_value=fill
         )
+
+
+def leaving(
+    stages: Sequence[Stage], entering: tuple[int, int] | None, *, refuse: bool = True
+) -> tuple[int, int] | None:
+    """Return height and width of what leaves some stages, None where they vary.
+
+    Args:
+        stages: Stages in order.
+        entering: Height and width of what enters them, None where they vary.
+        refuse: Whether a size that a stage cannot take is refused.
+
+    Raises:
+        ConfigurationError: If one is.
+    """
+    size = entering
+    for stage in stages:
+        entered = None if size is None else (np.array([size[0]]), np.array([size[1]]))
+        if refuse and entered is not None and (refusal := stage.refusal(*entered)):
+            raise ConfigurationError(refusal[1])
+        if stage.fixed_size is not None:
+            size = stage.fixed_size
+        elif entered is not None:
+            heights, widths = stage.output_sizes(*entered)
+            size = int(heights[0]), int(widths[0])
+    return size
+
+
+def renamed(stage: AnyStage, name_of: Callable[[str], str]) -> AnyStage:
+    """Return a stage of another name, which keys its random numbers; one that follows another names that one anew."""
+    names = {"name": name_of(stage.name)}
+    if stage.follows is not None:
+        names["first"] = name_of(stage.follows.name)
+    made: Any = replace(stage, **names)  # type: ignore[type-var]
+    return cast("AnyStage", made)
 
 
 def draw(

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from dalirefurb.augment.importing.assembly import erasing_after, maybe, parts_of
 from dalirefurb.augment.importing.timm import CreateTransform
+from dalirefurb.augment.output import Channels as Channels
+from dalirefurb.augment.output import Dtype as Dtype  # The types of shared arguments are looked up here.
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.presets import SERVING, Shared, preset
+from dalirefurb.augment.presets import Split as Split
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Size, Stage, sides_of
 from dalirefurb.augment.stages.blur import GaussianBlur

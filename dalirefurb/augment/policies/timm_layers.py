@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -291,15 +291,12 @@ class TimmPolicySecond(_TimmPolicyLayer, SecondOperation):
     first: str = "timm_policy_1"
     policy: str = "original"
 
+    FIRST = TimmPolicyFirst
+
     @property
     def policy_table(self) -> PolicyTable:
         """The policy."""
         return _of_policy(self.policy)
-
-    @cached_property
-    def follows(self) -> FirstOperation:
-        """The stage that applies the first operation."""
-        return self.after(TimmPolicyFirst, self.first)
 
 
 @dataclass(frozen=True)
@@ -340,12 +337,9 @@ class TimmWeightedSecond(_TimmPolicyLayer, SecondOperation):
     magnitude: float = FULL
     probability: float = 0.5
 
+    FIRST = TimmWeightedFirst
+
     @property
     def policy_table(self) -> PolicyTable:
         """Pairs of operations."""
         return _of_set(self.operations, self.magnitude, self.probability)
-
-    @cached_property
-    def follows(self) -> FirstOperation:
-        """The stage that applies the first operation."""
-        return self.after(TimmWeightedFirst, self.first)

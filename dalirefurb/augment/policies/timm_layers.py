@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.policies.magnitude_noise import QUANTILES, STEADY, MagnitudeNoise, checked_noise
 from dalirefurb.augment.policies.operation_layer import OperationLayer
 from dalirefurb.augment.policies.operations import Chosen, Floats, Operation, OperationTable
 from dalirefurb.augment.policies.sub_policies import (
@@ -29,7 +28,16 @@ from dalirefurb.augment.policies.sub_policies import (
     cumulative,
     pick,
 )
-from dalirefurb.augment.policies.timm_operations import FULL, SETS, TIMM_POLICIES, operations_of
+from dalirefurb.augment.policies.timm_operations import (
+    FULL,
+    QUANTILES,
+    SETS,
+    STEADY,
+    TIMM_POLICIES,
+    MagnitudeNoise,
+    checked_noise,
+    operations_of,
+)
 from dalirefurb.augment.stage import Fill, Interpolation
 from dalirefurb.checks import integer, number, require
 

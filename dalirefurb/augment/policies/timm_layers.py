@@ -217,12 +217,7 @@ class TimmWeightedLayers(_OfSet):
 
 
 def _policy_table(policy: Sequence[SubPolicy], weights: Floats | None = None) -> PolicyTable:
-    """Return the two operations of a policy's sub-policies.
-
-    Args:
-        policy: Sub-policies.
-        weights: How likely each is, beside the others; None: all are equally likely.
-    """
+    """Return the two operations of sub-policies, which are likely by weights; None: all are equally likely."""
     names = dict.fromkeys(half.operation for sub_policy in policy for half in sub_policy)
     return PolicyTable(policy, table_of(tuple(name for name in names if name != "Identity")), weights)
 

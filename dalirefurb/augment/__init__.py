@@ -3,7 +3,6 @@
 from dalirefurb.augment.policies.aug_mix import AugMix as AugMix
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst as AutoAugmentFirst
 from dalirefurb.augment.policies.auto_augment import AutoAugmentSecond as AutoAugmentSecond
-from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise as MagnitudeNoise
 from dalirefurb.augment.policies.one_operation import AdjustSharpness as AdjustSharpness
 from dalirefurb.augment.policies.one_operation import AutoContrast as AutoContrast
 from dalirefurb.augment.policies.one_operation import Equalize as Equalize
@@ -18,6 +17,7 @@ from dalirefurb.augment.policies.timm_layers import TimmRandAugmentLayer as Timm
 from dalirefurb.augment.policies.timm_layers import TimmWeightedFirst as TimmWeightedFirst
 from dalirefurb.augment.policies.timm_layers import TimmWeightedLayers as TimmWeightedLayers
 from dalirefurb.augment.policies.timm_layers import TimmWeightedSecond as TimmWeightedSecond
+from dalirefurb.augment.policies.timm_operations import MagnitudeNoise as MagnitudeNoise
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment as timm_auto_augment
 from dalirefurb.augment.stage import Parameter as Parameter
 from dalirefurb.augment.stage import Stage as Stage

@@ -2,7 +2,7 @@
 
 Each preset is for encoded images or, with `raw=True`, for small HWC uint8 arrays such as CIFAR-10's: there the random
 resized crop is replaced by padding and a random crop, as is customary. Arguments that all have are written once, in
-`Serving` and `Cropping`, and what all mean in `ARGUMENTS`; editors and `help(rand_augment)` show every one.
+`Shared`, `Serving` and `Cropping`, and what all mean in `ARGUMENTS`; editors and `help(rand_augment)` show every one.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Dtype, Output
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond, Policy
-from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
+from dalirefurb.augment.policies.operation_layer import OperationLayer
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
 from dalirefurb.augment.policies.timm_strings import TIMM_FILL, timm_auto_augment
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Interpolation, Size, Stage
+from dalirefurb.augment.stage import Fill, Interpolation, Size, Stage
 from dalirefurb.augment.stages.color import ColorJitter
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.stages.decode import Decode
@@ -37,16 +37,21 @@ Split = int | str | None
 Range = tuple[float, float]
 
 
-class Serving(TypedDict, total=False):
-    """Arguments of all presets."""
+class Shared(TypedDict, total=False):
+    """Arguments of all recipes."""
 
     split: Split
-    raw: bool
     dtype: Dtype
-    channels: Literal[1, 3]
     channels_last: bool
     mean: Channels
     std: Channels
+
+
+class Serving(Shared, total=False):
+    """Arguments of all presets."""
+
+    raw: bool
+    channels: Literal[1, 3]
 
 
 class Cropping(Serving, total=False):
@@ -305,16 +310,9 @@ def simplified(recipe: Recipe, layers: int = 1) -> Recipe:
     return Recipe(left, recipe.output, split)
 
 
-class _Served(NamedTuple):
-    """What a preset makes of the arguments that all have."""
-
-    output: Output
-    raw: bool
-    split: Split
-
-
-def _served(size: Size, *, split: Split, raw: bool, **of_output: Any) -> _Served:
-    return _Served(Output(size, **of_output), raw, split)
+def _served(size: Size, *, split: Split, raw: bool, **of_output: Any) -> tuple[Output, bool, Split]:
+    """Return what a preset makes of the arguments that all have: output, `raw` and `split`."""
+    return Output(size, **of_output), raw, split
 
 
 def _augmenting(

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from dalirefurb.augment.importing.assembly import erasing_after, maybe, parts_of
 from dalirefurb.augment.importing.timm import CreateTransform
-from dalirefurb.augment.output import Channels, Dtype, Output
-from dalirefurb.augment.presets import SERVING, Split, preset
+from dalirefurb.augment.output import Channels as Channels
+from dalirefurb.augment.output import Dtype as Dtype  # The types of shared arguments are looked up here.
+from dalirefurb.augment.output import Output
+from dalirefurb.augment.presets import SERVING, Shared, preset
+from dalirefurb.augment.presets import Split as Split
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Size, Stage, sides_of
 from dalirefurb.augment.stages.blur import GaussianBlur
@@ -29,23 +32,13 @@ if TYPE_CHECKING:
 CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
-class _Serving(TypedDict, total=False):
-    """Arguments of all of them."""
-
-    split: Split
-    dtype: Dtype
-    channels_last: bool
-    mean: Channels
-    std: Channels
-
-
-class _Cropping(_Serving, total=False):
+class _Cropping(Shared, total=False):
     """Arguments of those that crop."""
 
     crop_interpolation: ResizeInterpolation
 
 
-_SERVED: Mapping[str, Any] = {name: SERVING[name] for name in ("split", "dtype", "channels_last", "mean", "std")}
+_SERVED: Mapping[str, Any] = {name: SERVING[name] for name in Shared.__annotations__}
 _CROPPED: Mapping[str, Any] = {"crop_interpolation": "bicubic", **_SERVED}
 _SPLIT = "Name of a stage, or a count of partial stages; None: the last one that keeps 0.95 at reuse factor 3."
 
@@ -141,7 +134,7 @@ def airbench(
     *,
     translate: int = 4,
     cutout: int = 12,
-    **shared: Unpack[_Serving],
+    **shared: Unpack[Shared],
 ) -> Recipe:
     """Make the recipe of "94 % on CIFAR-10 in 3.29 Seconds" (Jordan 2024), for arrays: flip, translate, cut out.
 
@@ -197,7 +190,7 @@ def simclr(
     return Recipe(*parts_of(stages, output, shared["split"]))
 
 
-def _output(size: Size, shared: _Serving) -> Output:
+def _output(size: Size, shared: Shared) -> Output:
     return Output(size, shared["dtype"], shared["mean"], shared["std"], shared["channels_last"])
 
 

@@ -9,9 +9,8 @@ Split before all stages, a recipe for encoded images caches these as they were r
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
-from dalirefurb.augment.stage import Size, Stage, too_large
+from dalirefurb.augment.stage import Size, Stage, leaving, renamed, too_large
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import window_of
 from dalirefurb.calls import TakesNumbers
@@ -74,7 +73,7 @@ class Recipe(metaclass=TakesNumbers):
                     f"put that stage before it, and give both the same settings"
                 )
         object.__setattr__(self, "split", _partial_stages(self.stages, split))
-        size = self._size(self.stages)
+        size = leaving(self.stages, None)
         if (self.encoded or size is not None) and size != output.sides:
             raise ConfigurationError(
                 f"the last stage must leave images of the output's size {output.sides_text}, "
@@ -184,7 +183,8 @@ class Recipe(metaclass=TakesNumbers):
             number: Number of the view, at least 1: the names end in it.
         """
         number = integer("number", number, 1, None, "the first view is 1")
-        return Recipe(_with_suffix(self.stages, f"_{number}"), self.output, self.split)
+        stages = [renamed(stage, lambda name: f"{name}_{number}") for stage in self.stages]
+        return Recipe(stages, self.output, self.split)
 
     def partial_size(self, entering: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return height and width of what is cached, or None where they vary.
@@ -192,26 +192,11 @@ class Recipe(metaclass=TakesNumbers):
         Args:
             entering: Size of the source's images, None where it varies.
         """
-        return self._size(self.partial, entering)
+        return leaving(self.partial, entering)
 
     def final_size(self, entering: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return height and width of what enters the output, likewise."""
-        return self._size(self.stages, entering)
-
-    @staticmethod
-    def _size(stages: tuple[Stage, ...], entering: tuple[int, int] | None = None) -> tuple[int, int] | None:
-        """Return the size of all images that leave some stages; one that a stage cannot take is refused."""
-        size = entering
-        for stage in stages:
-            entered = None if size is None else (np.array([size[0]]), np.array([size[1]]))
-            if entered is not None and (refusal := stage.refusal(*entered)):
-                raise ConfigurationError(refusal[1])
-            if stage.fixed_size is not None:
-                size = stage.fixed_size
-            elif entered is not None:
-                heights, widths = stage.output_sizes(*entered)
-                size = int(heights[0]), int(widths[0])
-        return size
+        return leaving(self.stages, entering)
 
     def refusal(
         self, heights: NDArray[np.int64], widths: NDArray[np.int64], *, max_pixels: int | None = None
@@ -289,18 +274,6 @@ def _partial_stages(stages: Sequence[Stage], split: int | str | None) -> int:
     wanted = f"a stage's name or a count of partial stages in 0..{len(names)}"
     require(holds, "split", wanted, count, f"the stages are {', '.join(names)}")
     return int(count)
-
-
-def _with_suffix(stages: Iterable[Stage], suffix: str) -> list[Stage]:
-    """Return stages whose names, which key random numbers, end in a suffix, also where one follows another."""
-    made: list[Stage] = []
-    for stage in stages:
-        names = {"name": stage.name + suffix}
-        if stage.follows is not None:
-            names["first"] = stage.follows.name + suffix
-        renamed: Any = dataclasses.replace(stage, **names)  # type: ignore[type-var]
-        made.append(renamed)
-    return made
 
 
 _REUSE_FACTORS = (2, 3)

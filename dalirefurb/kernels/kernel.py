@@ -21,7 +21,6 @@ from numba import types
 from dalirefurb.augment.stages.custom import KernelStage
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import pixels
-from dalirefurb.kernels.kernel_op import WIDTH
 from dalirefurb.kernels.llvm import (
     c_function,
     c_function_not_kept,
@@ -31,7 +30,7 @@ from dalirefurb.kernels.llvm import (
     source_digest,
     with_functions,
 )
-from dalirefurb.kernels.record import CRAMPED, DONE, UNFIT
+from dalirefurb.kernels.record import CRAMPED, DONE, UNFIT, WIDTH
 
 SIGNATURE = types.int64(*[types.int64] * 9)
 """Of what `compile_kernel` returns."""

@@ -32,13 +32,82 @@ Decoding stays DALI's, and so does a recipe that has a user's own stage.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from dalirefurb.augment.kernel_call import Code
-from dalirefurb.augment.stage import Stage
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.kernel_call import UNTOUCHED, Code, KernelCall, Numbers, Parameters
+from dalirefurb.augment.stage import Sizes, Stage
 from dalirefurb.augment.stages.choice import RandomApply, RandomChoice
 from dalirefurb.augment.stages.crop import HorizontalFlip, RandomCrop
-from dalirefurb.kernels.kernel_op import KernelOp, named
+from dalirefurb.kernels.record import FULL, MIRROR, START, WIDTH
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelOp(KernelCall):
+    """One call of a kernel for each image, with the stage that it is of, and what is done in passing.
+
+    Attributes:
+        stage: Stage whose parameters the kernels take.
+        inside: Names of the stages that the stage is inside of, from the recipe's on.
+        taken: Parameters of these, as "<stage>/<parameter>", each with the value without which the image stays.
+        mirror: Flip that the kernel does on the way; None: it does none.
+        crop: CROP after the kernel and its flip, of which only the window is made; None: there is none.
+    """
+
+    stage: Stage
+    inside: tuple[str, ...] = ()
+    taken: tuple[tuple[str, int], ...] = ()
+    mirror: HorizontalFlip | None = None
+    crop: KernelOp | None = None
+
+    def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:
+        """Return the sizes of the images that it makes of such, (n,)."""
+        heights, widths = self.stage.output_sizes(heights, widths)
+        return (heights, widths) if self.crop is None else self.crop.output_sizes(heights, widths)
+
+    def lay_out(self, drawn: Mapping[str, Any], sizes: Sizes, chosen: NDArray[np.int64], numbers: Numbers) -> None:
+        """Write what each image is given.
+
+        Args:
+            drawn: Parameters of all stages, as "<stage>/<parameter>".
+            sizes: Heights and widths of the images that enter, in pixels.
+            chosen: Kernel of each image, (n,), to be written where it is not the first.
+            numbers: Numbers of each image, shape (n, `WIDTH`), to be written.
+        """
+        parameters = self._parameters(drawn)
+        self.write(parameters, sizes, numbers)
+        if self.choose is not None:
+            chosen[:] = self.choose(parameters)
+        for name, value in self.taken:
+            chosen[np.asarray(drawn[name]) != value] = UNTOUCHED
+        if self.mirror is not None:
+            numbers[:, MIRROR] = drawn[f"{self.mirror.name}/mirror"]
+        if self.code == Code.RESIZE:
+            full = self.stage.output_sizes(*sizes)
+            numbers[:, FULL], numbers[:, FULL + 1] = full
+            if self.crop is not None:
+                self.crop.write(self.crop._parameters(drawn), full, numbers[:, START:FULL])
+
+    def largest(self, sizes: Sizes) -> Numbers:
+        """Return numbers with which kernels need the most memory, for images of these heights and widths, (n,)."""
+        numbers = np.zeros((len(sizes[0]), WIDTH))
+        if self.code == Code.RESIZE:
+            numbers[:, 2], numbers[:, 3] = sizes
+            numbers[:, FULL], numbers[:, FULL + 1] = self.stage.output_sizes(*sizes)
+        return numbers
+
+    def _parameters(self, drawn: Mapping[str, Any]) -> Parameters:
+        return {name: np.asarray(drawn[named(self.inside, self.stage, name)]) for name in self.stage.parameters}
+
+
+def named(inside: tuple[str, ...], stage: Stage, parameter: str) -> str:
+    """Return the name of an input: a parameter of a stage, which may be inside of others."""
+    outermost, *others = *inside, stage.name
+    return f"{outermost}/{'.'.join((*others, parameter))}"
 
 
 def steps_of(stages: tuple[Stage, ...]) -> tuple[KernelOp, ...] | None:
@@ -64,7 +133,9 @@ def _steps_of_stage(stage: Stage) -> tuple[KernelOp, ...] | None:
     """Return a stage's steps; None if it has no kernel, as what a user derives, which may do something else."""
     if type(stage) is not RandomApply and type(stage) is not RandomChoice:
         calls = stage.kernel_calls if _speaks_for_itself(type(stage)) else None
-        return None if calls is None else tuple(KernelOp.of(stage, call) for call in calls)
+        if calls is None:
+            return None
+        return tuple(KernelOp(tuple(call.kernels), call.write, call.choose, call.code, stage=stage) for call in calls)
     steps: list[KernelOp] = []
     for number, branch in enumerate(stage.branches):
         for inner in branch:

@@ -17,9 +17,9 @@ from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Places, decoded_rows
 from dalirefurb.kernels.buffers import ALIGNMENT
 from dalirefurb.kernels.kernel import compile_kernel, compile_own, kernel_named
-from dalirefurb.kernels.kernel_op import WIDTH, KernelOp
+from dalirefurb.kernels.lower import KernelOp
 from dalirefurb.kernels.normalize import LANES, compile_output, output_of
-from dalirefurb.kernels.record import DONE, NOT_SPLIT, PROBLEMS, WORK
+from dalirefurb.kernels.record import DONE, NOT_SPLIT, PROBLEMS, WIDTH, WORK
 
 
 class Scratch(NamedTuple):

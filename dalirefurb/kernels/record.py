@@ -1,10 +1,10 @@
-"""Records that compiled functions share: what there is to do for a batch, and what becomes of its rows."""
+"""Records that compiled functions share: what there is to do for a batch, its numbers, and what becomes of its rows."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from dalirefurb.augment.policies.operations import MOST_PIXELS
+from dalirefurb.augment.stage import MOST_PIXELS
 
 WORK = np.dtype(
     [
@@ -32,7 +32,7 @@ streamed        whether float32 is streamed, see `normalize.floats`
 and addresses of
 output          the function that makes what comes out, see `normalize`; 0 if nothing does
 kernels         functions of each step, see `kernel.Kernel`, int64 (s, k); 0 where there is none
-codes           what the output does of a step in passing, a `kernel_op.Code`, int64 (s,)
+codes           what the output does of a step in passing, a `kernel_call.Code`, int64 (s,)
 chosen          which of a step's kernels a row takes, int64 (s, n); `UNTOUCHED`: none, its image stays
 numbers         float64 (s, n, `WIDTH`)
 sizes           heights and widths before, between and after the steps, int64 (s + 1, n, 2)
@@ -49,6 +49,12 @@ scratch         memory of each thread, for two images on the way, each of `image
 
 `image_bytes` and `room_bytes` are multiples of a cache line. So all memory is there before a row is begun.
 """
+
+WIDTH = 16
+"""Numbers of a step, at most."""
+
+MIRROR, START, FULL = 4, 5, 7
+"""Which numbers of a RESIZE say whether to mirror; where a crop begins; and what the size would be without it."""
 
 NOT_SPLIT = -1
 """Where no image on the way is kept."""

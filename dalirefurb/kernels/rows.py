@@ -9,9 +9,8 @@ import numpy as np
 from numba import types
 
 from dalirefurb.augment.kernel_call import UNTOUCHED, Code
-from dalirefurb.kernels.kernel_op import WIDTH
 from dalirefurb.kernels.llvm import c_function, call, compiled, fence, fetch_add, memory, source_digest
-from dalirefurb.kernels.record import CRAMPED, DONE, UNKNOWN, WORK
+from dalirefurb.kernels.record import CRAMPED, DONE, UNKNOWN, WIDTH, WORK
 
 _FLIP, _UNTOUCHED = int(Code.FLIP), UNTOUCHED
 

@@ -29,6 +29,7 @@ from dalirefurb import (
     trivial_augment,
 )
 from dalirefurb.augment.presets import simplified
+from dalirefurb.augment.published import airbench, convnext, deit3, resnet_strikes_back, simclr
 from dalirefurb.augment.stage import Device
 from dalirefurb.augment.stages.crop import CenterCrop
 from dalirefurb.augment.stages.decode import Decode
@@ -228,7 +229,13 @@ def test_the_size_that_counts_is_that_of_what_enters_the_stage() -> None:
     assert evaluate(64).refusal(heights, widths) is None
 
 
-@pytest.mark.parametrize("preset", [simple, evaluate, rand_augment, auto_augment, trivial_augment, timm_augment])
+@pytest.mark.parametrize(
+    "preset",
+    [
+        *(simple, evaluate, rand_augment, auto_augment, trivial_augment, timm_augment),
+        *(airbench, convnext, deit3, resnet_strikes_back, simclr),
+    ],
+)
 def test_types_of_all_arguments_can_be_looked_up(preset: Callable[..., Recipe]) -> None:
     hints = get_type_hints(preset)
     assert hints.keys() == {*inspect.signature(preset).parameters, "return"}

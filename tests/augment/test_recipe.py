@@ -24,7 +24,6 @@ from dalirefurb.augment import (
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.aug_mix import AugMix
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
-from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
 from dalirefurb.augment.policies.timm_layers import (
     TimmPolicyFirst,
@@ -34,6 +33,7 @@ from dalirefurb.augment.policies.timm_layers import (
     TimmWeightedLayers,
     TimmWeightedSecond,
 )
+from dalirefurb.augment.policies.timm_operations import MagnitudeNoise
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import draw
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip

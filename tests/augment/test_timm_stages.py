@@ -10,7 +10,6 @@ import pytest
 
 from dalirefurb import Output, Recipe
 from dalirefurb.augment.policies.aug_mix import AugMix
-from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
 from dalirefurb.augment.policies.timm_layers import (
     TimmPolicyFirst,
     TimmPolicySecond,
@@ -19,7 +18,7 @@ from dalirefurb.augment.policies.timm_layers import (
     TimmWeightedLayers,
     TimmWeightedSecond,
 )
-from dalirefurb.augment.policies.timm_operations import SETS
+from dalirefurb.augment.policies.timm_operations import SETS, MagnitudeNoise
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.stage import Stage
 from dalirefurb.errors import ConfigurationError

@@ -18,10 +18,9 @@ from scipy.stats import chi2_contingency, kstest, norm
 
 from dalirefurb import Output, Recipe
 from dalirefurb.augment.policies.aug_mix import AugMix
-from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
 from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.policies.timm_layers import TimmWeightedLayers
-from dalirefurb.augment.policies.timm_operations import TIMM_POLICIES
+from dalirefurb.augment.policies.timm_operations import TIMM_POLICIES, MagnitudeNoise
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.stage import Stage, draw
 from dalirefurb.errors import ConfigurationError

@@ -26,8 +26,7 @@ from dalirefurb.augment import (
     Stage,
     VerticalFlip,
 )
-from dalirefurb.augment.policies.operations import MOST_PIXELS
-from dalirefurb.augment.stage import Device
+from dalirefurb.augment.stage import MOST_PIXELS, Device
 from dalirefurb.dali import Graph
 from dalirefurb.errors import ConfigurationError
 from tests.pictures import picture

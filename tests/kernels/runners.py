@@ -6,7 +6,7 @@ from typing import Any
 
 from dalirefurb.augment.output import Output
 from dalirefurb.kernels.buffers import OutputBuffers
-from dalirefurb.kernels.kernel_op import KernelOp
+from dalirefurb.kernels.lower import KernelOp
 from dalirefurb.kernels.pipelines import DecodePipelines
 from dalirefurb.kernels.program import KernelProgram
 from dalirefurb.kernels.runner import KernelRunner

@@ -31,10 +31,9 @@ from dalirefurb.augment import (
 )
 from dalirefurb.augment.kernel_call import Code
 from dalirefurb.kernels.kernel import compile_kernel
-from dalirefurb.kernels.kernel_op import WIDTH
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
-from dalirefurb.kernels.record import DONE
+from dalirefurb.kernels.record import DONE, WIDTH
 from tests.in_turn import in_turn
 from tests.kernels.test_kernels import noise, served
 from tests.one_batch import serve

@@ -11,7 +11,7 @@ SCRIPT = """
 import ctypes, mmap, sys
 import numpy as np
 from dalirefurb.kernels.kernel import compile_kernel, kernel_named
-from dalirefurb.kernels.kernel_op import FULL, WIDTH
+from dalirefurb.kernels.record import FULL, WIDTH
 
 beyond, beyond_result, names = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""Do kernels make the pixels that DALI's operators make, as nearly as `kernels.lower` and `kernels.operate` state?"""
+"""Do kernels make the pixels that DALI's operators make, as nearly as `kernels.lower` states?"""
 
 import threading
 import tracemalloc

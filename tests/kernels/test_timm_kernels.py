@@ -18,10 +18,10 @@ from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays, Stage, draw
 from dalirefurb.kernels.kernel import kernel_named
-from dalirefurb.kernels.kernel_op import WIDTH
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
 from dalirefurb.kernels.pixels.mixing import ahead_bytes
+from dalirefurb.kernels.record import WIDTH
 from tests.augment.test_operations import PICTURES
 from tests.in_turn import in_turn
 from tests.kernels.runners import runner_of

@@ -25,8 +25,7 @@ from dalirefurb import (
     evaluate,
 )
 from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, RandAugmentLayer, RandomCrop, Resize
-from dalirefurb.augment.policies.operations import MOST_PIXELS
-from dalirefurb.augment.stage import LONGEST_SIDE
+from dalirefurb.augment.stage import LONGEST_SIDE, MOST_PIXELS
 from dalirefurb.augment.stages.resize import WHOLE_PIXELS
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.errors import SampleError

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn, TypeVar
-
-import numpy as np
+from typing import Any, NamedTuple, NoReturn
 
 from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
-from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stage import AnyStage, Stage, renamed
 from dalirefurb.augment.stages.choice import RandomApply
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.erasing import RandomErasing
@@ -18,8 +15,6 @@ from dalirefurb.errors import ConfigurationError
 
 LEAST_KEPT, REUSE_FACTOR = 0.95, 3
 """Share of standard training's different images that the default split keeps at least, and the reuse factor of that."""
-
-AnyStage = TypeVar("AnyStage", bound=Stage)
 
 
 class Parts(NamedTuple):
@@ -71,11 +66,7 @@ def distinct(stages: Sequence[AnyStage]) -> list[AnyStage]:
     for stage in stages:
         seen[stage.name] = number = seen.get(stage.name, 0) + 1
         latest[stage.name] = stage.name if number == 1 else f"{stage.name}_{number}"
-        names = {"name": latest[stage.name]}
-        if stage.follows is not None:
-            names["first"] = latest[stage.follows.name]
-        renamed: Any = stage if number == 1 else dataclasses.replace(stage, **names)  # type: ignore[type-var]
-        made.append(renamed)
+        made.append(stage if number == 1 else renamed(stage, latest.__getitem__))
     return made
 
 
@@ -84,23 +75,6 @@ def maybe(stage: Stage, probability: float) -> list[Stage]:
     if probability == 0:
         return []
     return [stage if probability == 1 else RandomApply(stage, float(probability))]
-
-
-def leaving(stages: Sequence[Stage], entering: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return height and width of what leaves some stages, None where they vary.
-
-    Args:
-        stages: Stages in order.
-        entering: Height and width of what enters them, None where they vary.
-    """
-    size = entering
-    for stage in stages:
-        if stage.fixed_size is not None:
-            size = stage.fixed_size
-        elif size is not None:
-            heights, widths = stage.output_sizes(np.array([size[0]]), np.array([size[1]]))
-            size = int(heights[0]), int(widths[0])
-    return size
 
 
 def three(numbers: Sequence[float]) -> tuple[float, float, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -200,11 +200,13 @@ def imported(split: int | str | None, **arguments: Any) -> Parts:
         ConfigurationError: If there are no stages for these.
         TypeError: If some are no arguments of it; the message tells of all that cannot be taken.
     """
-    unknown, given = separated(arguments, {field.name for field in fields(CreateTransform)})
+    known = {field.name for field in fields(CreateTransform)}
+    unknown = [name for name, value in arguments.items() if name not in known and not _asks_nothing(name, value)]
+    given = {name: plain(value) for name, value in arguments.items() if name in known}
     if not unknown:
         transform = CreateTransform(**given)
         return parts_of(transform.stages, transform.output, split)
-    told = refusals(unknown, CreateTransform)
+    told = _refusals(unknown)
     try:
         CreateTransform(**given)
     except ConfigurationError as error:
@@ -254,34 +256,19 @@ _INSTEAD: Mapping[str, str] = {
 """What takes the place of arguments that `dalirefurb.calls` does not tell of."""
 
 
-def separated(arguments: Mapping[str, Any], known: set[str]) -> tuple[list[str], dict[str, Any]]:
-    """Separate arguments: the names of those that are not known and ask for something, and those that are known.
-
-    Args:
-        arguments: Arguments by name.
-        known: Names of those that are known.
-    """
-    unknown = [name for name, value in arguments.items() if name not in known and not _asks_nothing(name, value)]
-    return unknown, {name: plain(value) for name, value in arguments.items() if name in known}
-
-
-def refusals(unknown: Sequence[str], call: Callable[..., Any]) -> list[str]:
-    """Return why arguments cannot be taken, and what helps: one text for each, or for all of a `pretrained_cfg`.
-
-    Args:
-        unknown: Names of arguments that are not known, and ask for something.
-        call: Class that is called with those that are.
-    """
+def _refusals(unknown: Sequence[str]) -> list[str]:
+    """Return why arguments cannot be taken, and what helps: one text for each, or for all of a `pretrained_cfg`."""
     of_model = [name for name in unknown if name in _OF_PRETRAINED_CFG]
     names = ", ".join(map(repr, of_model))
     told = [f"a model's pretrained_cfg has {names}, too: pass **timm.data.resolve_model_data_config(model)"]
-    return told[: len(of_model)] + [_refusal(name, call) for name in unknown if name not in of_model]
+    return told[: len(of_model)] + [_refusal(name) for name in unknown if name not in of_model]
 
 
-def _refusal(name: str, call: Callable[..., Any]) -> str:
+def _refusal(name: str) -> str:
     if name in _INSTEAD:
         return f"there is no argument {name!r}: {_INSTEAD[name]}"
-    return str(explained(call, call.__name__, (), {name: None})).removeprefix(f"{call.__name__}: ")
+    call = CreateTransform.__name__
+    return str(explained(CreateTransform, call, (), {name: None})).removeprefix(f"{call}: ")
 
 
 def _asks_nothing(name: str, value: Any) -> bool:

@@ -10,7 +10,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from dalirefurb.augment.importing.assembly import Parts, distinct, leaving, maybe, parts_of, refuse
+from dalirefurb.augment.importing.assembly import Parts, distinct, maybe, parts_of, refuse
 from dalirefurb.augment.importing.torchvision_pixels import CONVERSIONS, Given, Pixels, channels_after
 from dalirefurb.augment.importing.torchvision_stages import (
     LIGHTLY,
@@ -21,7 +21,7 @@ from dalirefurb.augment.importing.torchvision_stages import (
     kind,
     size_of,
 )
-from dalirefurb.augment.stage import Size, Stage, checked_size, sides_of
+from dalirefurb.augment.stage import Size, Stage, checked_size, leaving, sides_of
 from dalirefurb.augment.stages.choice import RandomApply, RandomChoice
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
@@ -186,10 +186,10 @@ class _Reader:
         other = fill_of(pad) not in (0, (0, 0, 0)) or self.pixels.given == Given.NORMALIZED
         if padding and mode == "constant" and other:
             refuse(f"{kind(pad)} that adds another level than 0", "pass fill=0, and put it before Normalize")
-        entering = leaving(self.stages, self.size)
+        entering = leaving(self.stages, self.size, refuse=False)
         if entering is None and self.raw and padding and not self.stages:
             entering = self.size = size
-        least = leaving(self.stages, self.size or (1, 1)) or size
+        least = leaving(self.stages, self.size or (1, 1), refuse=False) or size
         smaller = any(side + 2 * padding < cut for side, cut in zip(least, size, strict=True))
         if smaller and getattr(transform, "pad_if_needed", False):
             refuse("RandomCrop(pad_if_needed=True)", "put a Resize to its size or more before it, or pass size=")
@@ -279,7 +279,7 @@ def imported(transform: Any, *, split: int | str | None, raw: bool, size: Size |
     reader.read(transform)
     if reader.padding is not None:
         refuse("Pad", _PAD)
-    after = leaving(reader.stages, reader.size)
+    after = leaving(reader.stages, reader.size, refuse=False)
     if after is None:
         remedy = "pass size=, that of the arrays, or end with a crop" if raw else "end with a crop, such as CenterCrop"
         raise ConfigurationError(

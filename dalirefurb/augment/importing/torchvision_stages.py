@@ -15,9 +15,8 @@ from dalirefurb.augment.policies.one_operation import (
     Posterize,
     Solarize,
 )
-from dalirefurb.augment.policies.operation_layer import Fill
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
-from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stage import Fill, Stage
 from dalirefurb.augment.stages.blur import GaussianBlur
 from dalirefurb.augment.stages.color import JITTERS, ColorJitter, RandomGrayscale
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, VerticalFlip
@@ -123,52 +122,37 @@ def _central(transform: Any) -> None:
             refuse(f"{kind(transform)}({name}={given!r})", f"leave {name} out: images are turned about their centres")
 
 
+def _warp(transform: Any) -> tuple[Any, Fill]:
+    """Return the interpolation and the fill of shears and rotations."""
+    return interpolation_of(transform, warps=True), fill_of(transform)
+
+
 def _rotation(transform: Any) -> list[Stage]:
     _central(transform)
-    return [RandomRotation(tuple(transform.degrees), interpolation_of(transform, warps=True), fill_of(transform))]
+    return [RandomRotation(tuple(transform.degrees), *_warp(transform))]
 
 
 def _affine(transform: Any) -> list[Stage]:
     _central(transform)
     names = ("translate", "scale", "shear")
     limits: dict[str, Any] = {name: value and tuple(value) for name in names for value in (getattr(transform, name),)}
-    warp = interpolation_of(transform, warps=True), fill_of(transform)
-    return [RandomAffine(tuple(transform.degrees), **limits, interpolation=warp[0], fill=warp[1])]
-
-
-def _perspective(transform: Any) -> list[Stage]:
-    warp = interpolation_of(transform, warps=True), fill_of(transform)
-    return [RandomPerspective(transform.distortion_scale, transform.p, *warp)]
+    interpolation, fill = _warp(transform)
+    return [RandomAffine(tuple(transform.degrees), **limits, interpolation=interpolation, fill=fill)]
 
 
 def _rand_augment(transform: Any) -> list[Stage]:
-    warp = interpolation_of(transform, warps=True), fill_of(transform)
-    magnitude = transform.magnitude, transform.num_magnitude_bins
-    return [RandAugmentLayer(f"rand_augment_{layer + 1}", *warp, *magnitude) for layer in range(transform.num_ops)]
+    of_each = *_warp(transform), transform.magnitude, transform.num_magnitude_bins
+    return [RandAugmentLayer(f"rand_augment_{layer + 1}", *of_each) for layer in range(transform.num_ops)]
 
 
 def _auto_augment(transform: Any) -> list[Stage]:
-    policy: Any = getattr(transform.policy, "value", transform.policy)
-    warp = interpolation_of(transform, warps=True), fill_of(transform)
-    first = AutoAugmentFirst("auto_augment_1", *warp, policy)
-    return [first, AutoAugmentSecond("auto_augment_2", *warp, policy, first.name)]
-
-
-def _trivial_augment(transform: Any) -> list[Stage]:
-    warp = interpolation_of(transform, warps=True), fill_of(transform)
-    return [TrivialAugmentLayer("trivial_augment", *warp, transform.num_magnitude_bins)]
-
-
-def _lightlys_blur(transform: Any) -> list[Stage]:
-    return maybe(GaussianBlur(_PILLOWS_KERNEL, tuple(transform.sigmas)), transform.prob)
-
-
-def _nothing(transform: Any) -> list[Stage]:
-    return []
+    of_both = *_warp(transform), getattr(transform.policy, "value", transform.policy)
+    first = AutoAugmentFirst("auto_augment_1", *of_both)
+    return [first, AutoAugmentSecond("auto_augment_2", *of_both, first.name)]
 
 
 STAGES: Mapping[str, Callable[[Any], list[Stage]]] = {
-    "Identity": _nothing,
+    "Identity": lambda transform: [],
     "Resize": _resize,
     "RandomResizedCrop": _random_resized_crop,
     "CenterCrop": lambda transform: [CenterCrop(size_of(transform))],
@@ -176,7 +160,9 @@ STAGES: Mapping[str, Callable[[Any], list[Stage]]] = {
     "RandomVerticalFlip": lambda transform: [VerticalFlip(transform.p)] if transform.p else [],
     "RandomRotation": _rotation,
     "RandomAffine": _affine,
-    "RandomPerspective": _perspective,
+    "RandomPerspective": lambda transform: [
+        RandomPerspective(transform.distortion_scale, transform.p, *_warp(transform))
+    ],
     "ColorJitter": _color_jitter,
     "Grayscale": lambda transform: [RandomGrayscale(1.0, "grayscale")],
     "RandomGrayscale": lambda transform: [RandomGrayscale(transform.p)] if transform.p else [],
@@ -189,12 +175,14 @@ STAGES: Mapping[str, Callable[[Any], list[Stage]]] = {
     "RandomEqualize": lambda transform: maybe(Equalize(), transform.p),
     "RandAugment": _rand_augment,
     "AutoAugment": _auto_augment,
-    "TrivialAugmentWide": _trivial_augment,
+    "TrivialAugmentWide": lambda transform: [
+        TrivialAugmentLayer("trivial_augment", *_warp(transform), transform.num_magnitude_bins)
+    ],
 }
 """Stages of torchvision's transforms that are the same wherever they stand; all but those of sizes keep the size."""
 
 LIGHTLY: Mapping[str, Callable[[Any], list[Stage]]] = {
-    "GaussianBlur": _lightlys_blur,
+    "GaussianBlur": lambda transform: maybe(GaussianBlur(_PILLOWS_KERNEL, tuple(transform.sigmas)), transform.prob),
     "RandomSolarization": lambda transform: maybe(Solarize(getattr(transform, "threshold", 128)), transform.prob),
 }
 """Stages of lightly's own transforms."""

@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes
-from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise, checked_noise
-from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
+from dalirefurb.augment.policies.operation_layer import OperationLayer
 from dalirefurb.augment.policies.operations import Chosen, Floats, OperationTable
-from dalirefurb.augment.policies.timm_operations import AUG_MIX
-from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter
+from dalirefurb.augment.policies.timm_operations import AUG_MIX, MagnitudeNoise, checked_noise
+from dalirefurb.augment.stage import Arrays, Fill, Interpolation, Node, Parameter
 from dalirefurb.checks import integer, number, require
 
 _DEEPEST = 3
@@ -129,15 +128,17 @@ class AugMix(OperationLayer):
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Blend images with what each chain makes of them; call it where conditionals are enabled."""
-        from dalirefurb.augment.policies.operation_graph import as_levels, weighted
+        from nvidia.dali import fn, types
 
-        mixture = weighted(images, parameters["weight"][0])
+        from dalirefurb.augment.policies.operation_graph import beside
+
+        mixture = images * beside(images, parameters["weight"][0])
         for chain in range(self.mixture_width):
             shown = images
             for place in range(self.depth):
                 shown = self._apply_one(shown, parameters, (chain, place))
-            mixture = mixture + weighted(shown, parameters["weight"][chain + 1])
-        return as_levels(mixture)
+            mixture = mixture + shown * beside(shown, parameters["weight"][chain + 1])
+        return fn.cast(mixture, dtype=types.UINT8)
 
 
 _POINTS = 1 << 13

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS, BinnedTable
@@ -193,7 +193,4 @@ class AutoAugmentSecond(_AutoAugmentLayer, SecondOperation):
     name: str = "auto_augment_2"
     first: str = "auto_augment_1"
 
-    @cached_property
-    def follows(self) -> FirstOperation:
-        """The stage that applies the first operation."""
-        return self.after(AutoAugmentFirst, self.first)
+    FIRST = AutoAugmentFirst

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,9 +22,9 @@ class OneOperation(Stage):
     group: ClassVar[Group]
 
     @property
-    @abstractmethod
     def matrix(self) -> NDArray[np.float32]:
-        """Numbers of the operation, shape (3, 3), see `operations`."""
+        """Numbers of the operation, shape (3, 3), see `operations`; 0 where it takes none."""
+        return _scalar(0)
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
@@ -34,9 +33,11 @@ class OneOperation(Stage):
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Apply the operation."""
-        from dalirefurb.augment.policies.operation_graph import apply_operation
+        from nvidia.dali import types
 
-        return apply_operation(images, self.group, self.matrix)
+        from dalirefurb.augment.policies.operation_graph import BRANCHES
+
+        return BRANCHES[self.group](images, types.Constant(self.matrix))
 
 
 def _scalar(value: float) -> NDArray[np.float32]:
@@ -114,11 +115,6 @@ class Equalize(OneOperation):
 
     group = Group.EQUALIZE
 
-    @property
-    def matrix(self) -> NDArray[np.float32]:
-        """Nothing."""
-        return _scalar(0)
-
 
 @dataclass(frozen=True)
 class AutoContrast(OneOperation):
@@ -127,11 +123,6 @@ class AutoContrast(OneOperation):
     name: str = "auto_contrast"
 
     group = Group.AUTO_CONTRAST
-
-    @property
-    def matrix(self) -> NDArray[np.float32]:
-        """Nothing."""
-        return _scalar(0)
 
 
 @dataclass(frozen=True)

@@ -7,41 +7,16 @@ arithmetic in floating point, whose way back to uint8 takes five times as long a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 from nvidia.dali import fn, math, types
 
 from dalirefurb.augment.policies.operations import BLUR_RADIUS, TRUNCATE, Group
-from dalirefurb.augment.stage import Interpolation, Node, interpolation_type
+from dalirefurb.augment.stage import Node
 
 Branch = Callable[[Node, Node], Node]
 """From images and matrices to images."""
-
-
-def apply_operations(
-    images: Node,
-    parameters: Mapping[str, Node],
-    *,
-    groups: Sequence[Group],
-    interpolation: Interpolation,
-    fill: Sequence[int],
-) -> Node:
-    """Apply to each image the operation its parameters describe; call it where conditionals are enabled.
-
-    Args:
-        images: HWC uint8 images with 3 channels, on "cpu" or "gpu".
-        parameters: the group and the matrix of `OperationLayer.parameters`, of one place, as CPU nodes.
-        groups: Groups that samples may get, in order.
-        interpolation: "nearest", or "bilinear": OpenCV's, which takes coordinates in steps of 1/32 pixel and
-            blends the outermost pixels with `fill`, where Pillow repeats them.
-        fill: Levels of the channels where a warp shows no source.
-    """
-    warp = partial(_warp, interpolation=interpolation, fill=[float(level) for level in fill])
-    branches = {int(group): warp if group is Group.WARP else BRANCHES[group] for group in groups}
-    return choose(branches, parameters["group"], images, parameters["matrix"])
 
 
 def choose(branches: Mapping[int, Branch], number: Node, images: Node, matrix: Node) -> Node:
@@ -139,12 +114,6 @@ def _sharpness_blend(images: Node, matrix: Node) -> Node:
     )
 
 
-def _warp(images: Node, matrix: Node, *, interpolation: Interpolation, fill: Sequence[float]) -> Node:
-    """Warp by OpenCV's perspective, a third of the time of `fn.warp_affine` and a tenth if bilinear."""
-    mode = interpolation_type(interpolation)
-    return fn.experimental.warp_perspective(images, matrix=matrix, interp_type=mode, fill_value=fill)
-
-
 def _equalize(images: Node, matrix: Node) -> Node:
     """Equalize the negative: of the levels, OpenCV leaves out the lowest where Pillow does the highest."""
     white = types.Constant(255, dtype=types.UINT8)
@@ -187,24 +156,3 @@ BRANCHES: Mapping[Group, Branch] = {
     Group.SOLARIZE_ADD: _solarize_add,
     Group.BLUR: _blur,
 }
-
-
-def apply_operation(images: Node, group: Group, matrix: NDArray[np.float32]) -> Node:
-    """Apply one operation to all images.
-
-    Args:
-        images: HWC uint8 images with 3 channels, on "cpu" or "gpu".
-        group: Group of the operation, not a warp.
-        matrix: Numbers of the operation, shape (3, 3).
-    """
-    return BRANCHES[group](images, types.Constant(matrix))
-
-
-def weighted(images: Node, weight: Node) -> Node:
-    """Multiply images by a weight, a CPU node, to floating point."""
-    return images * beside(images, weight)
-
-
-def as_levels(images: Node) -> Node:
-    """Round floating point to HWC uint8 images."""
-    return fn.cast(images, dtype=types.UINT8)

@@ -13,32 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import UNTOUCHED, KernelCall, Parameters, matrix_and_fill
-from dalirefurb.augment.policies.operations import GROUP_KERNELS, MOST_PIXELS, Chosen, Floats, Group, OperationTable
-from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Stage, check_interpolation
-from dalirefurb.checks import require
-
-Fill = int | tuple[int, int, int]
-"""A level for all channels, or one for each."""
-
-
-def check_fill(name: str, fill: object, or_else: str = "or 3 of them", remedy: str = "use 0 for black") -> None:
-    """Refuse what is neither a level nor a tuple of three.
-
-    Raises:
-        ConfigurationError: If it is something else.
-    """
-    levels = fill if isinstance(fill, tuple) else (fill,) * 3
-    fits = len(levels) == 3 and all(type(level) is int and 0 <= level <= 255 for level in levels)
-    require(fits, name, f"a level in 0 .. 255, {or_else}", fill, remedy)
-
-
-def levels_of(fill: Fill) -> tuple[int, ...]:
-    """Return the levels, one for each channel."""
-    return (fill,) * 3 if isinstance(fill, int) else fill
+from dalirefurb.augment.policies.operations import GROUP_KERNELS, Chosen, Floats, Group, OperationTable
+from dalirefurb.augment.stage import Arrays, Fill, Interpolation, Node, Parameter, WarpingStage
 
 
 @dataclass(frozen=True)
-class OperationLayer(Stage):
+class OperationLayer(WarpingStage):
     """Operations of a table for each sample. Subclasses choose them.
 
     Attributes:
@@ -50,10 +30,6 @@ class OperationLayer(Stage):
     name: str
     interpolation: Interpolation = "nearest"
     fill: Fill = 0
-
-    def __post_init__(self) -> None:
-        check_interpolation(self.name, self.interpolation)
-        check_fill("fill", self.fill)
 
     @property
     @abstractmethod
@@ -76,13 +52,8 @@ class OperationLayer(Stage):
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        """The inputs of `operation_graph.apply_operations`, for each place."""
+        """The group and the matrix of the operation of each place."""
         return _parameters_of(self.places)
-
-    @property
-    def fill_levels(self) -> tuple[int, ...]:
-        """The levels of `fill`, one for each channel."""
-        return levels_of(self.fill)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Choose, then make the operations' numbers; see `Stage.draw`."""
@@ -91,11 +62,6 @@ class OperationLayer(Stage):
             heights, widths = np.repeat(heights, each), np.repeat(widths, each)
         made = self.table.parameters(self.choose(uniforms), heights=heights, widths=widths)
         return {name: values.reshape(count, *self.places, *values.shape[1:]) for name, values in made.items()}
-
-    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
-        """Find an image whose pixels kernels cannot count; see `Stage.refusal`."""
-        vast = heights * widths > MOST_PIXELS
-        return self._first_unfit(vast, (heights, widths), f"have {MOST_PIXELS:,} pixels at most")
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
@@ -121,13 +87,12 @@ class OperationLayer(Stage):
         return images
 
     def _apply_one(self, images: Node, parameters: Mapping[str, Node], place: tuple[int, ...]) -> Node:
-        """Apply each sample's operation of a place."""
-        from dalirefurb.augment.policies.operation_graph import apply_operations
+        """Apply each sample's operation of a place: a branch for each group."""
+        from dalirefurb.augment.policies.operation_graph import BRANCHES, choose
 
         own = {name: parameters[name][place] if place else parameters[name] for name in ("group", "matrix")}
-        return apply_operations(
-            images, own, groups=self.groups, interpolation=self.interpolation, fill=self.fill_levels
-        )
+        branches = {int(group): self.warp if group is Group.WARP else BRANCHES[group] for group in self.groups}
+        return choose(branches, own["group"], images, own["matrix"])
 
 
 @lru_cache

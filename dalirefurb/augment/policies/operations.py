@@ -24,9 +24,6 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Arrays
 
-MOST_PIXELS = (2**31 - 1) // 3
-"""Of an image, at most: kernels have 32 bits for where a pixel's levels are."""
-
 BLUR_RADIUS = 6
 """Pixels; three standard deviations of the widest blur of a policy."""
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from functools import cached_property
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,24 +189,27 @@ class FirstOperation(PolicyLayer):
         return self.vary(self.column.choice(self.happen(uniforms)), uniforms[:, 2:])
 
 
-@dataclass(frozen=True)
 class SecondOperation(PolicyLayer):
-    """The second operation of a sub-policy that could have led to what the first one did."""
+    """The second operation of a sub-policy that could have led to what the first one did. Subclasses name that stage.
+
+    Attributes:
+        first: Name of the stage that applies the first operation.
+    """
+
+    FIRST: ClassVar[type[FirstOperation]]
+    """Class of that stage."""
+    first: str
 
     @property
     def column(self) -> PolicyColumn:
         """The second operation of each sub-policy."""
         return self.policy_table.second
 
-    @property
-    @abstractmethod
+    @cached_property
     def follows(self) -> FirstOperation:
-        """The stage that applies the first operation."""
-
-    def after(self, kind: type[FirstOperation], name: str) -> FirstOperation:
-        """Return the stage of a class and name that applies the first operation of the same policy."""
-        same = {each.name: getattr(self, each.name) for each in fields(kind)}
-        return kind(**{**same, "name": name})
+        """The stage that applies the first operation of the same policy."""
+        same = {each.name: getattr(self, each.name) for each in fields(self.FIRST)}
+        return self.FIRST(**{**same, "name": self.first})
 
     @property
     def outcomes(self) -> NDArray[np.float64]:

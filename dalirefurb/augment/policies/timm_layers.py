@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.policies.magnitude_noise import QUANTILES, STEADY, MagnitudeNoise, checked_noise
-from dalirefurb.augment.policies.operation_layer import Fill, OperationLayer
+from dalirefurb.augment.policies.operation_layer import OperationLayer
 from dalirefurb.augment.policies.operations import Chosen, Floats, Operation, OperationTable
 from dalirefurb.augment.policies.sub_policies import (
     FirstOperation,
@@ -29,8 +28,17 @@ from dalirefurb.augment.policies.sub_policies import (
     cumulative,
     pick,
 )
-from dalirefurb.augment.policies.timm_operations import FULL, SETS, TIMM_POLICIES, operations_of
-from dalirefurb.augment.stage import Interpolation
+from dalirefurb.augment.policies.timm_operations import (
+    FULL,
+    QUANTILES,
+    SETS,
+    STEADY,
+    TIMM_POLICIES,
+    MagnitudeNoise,
+    checked_noise,
+    operations_of,
+)
+from dalirefurb.augment.stage import Fill, Interpolation
 from dalirefurb.checks import integer, number, require
 
 Check = Callable[[str, Any], Any]
@@ -209,12 +217,7 @@ class TimmWeightedLayers(_OfSet):
 
 
 def _policy_table(policy: Sequence[SubPolicy], weights: Floats | None = None) -> PolicyTable:
-    """Return the two operations of a policy's sub-policies.
-
-    Args:
-        policy: Sub-policies.
-        weights: How likely each is, beside the others; None: all are equally likely.
-    """
+    """Return the two operations of sub-policies, which are likely by weights; None: all are equally likely."""
     names = dict.fromkeys(half.operation for sub_policy in policy for half in sub_policy)
     return PolicyTable(policy, table_of(tuple(name for name in names if name != "Identity")), weights)
 
@@ -291,15 +294,12 @@ class TimmPolicySecond(_TimmPolicyLayer, SecondOperation):
     first: str = "timm_policy_1"
     policy: str = "original"
 
+    FIRST = TimmPolicyFirst
+
     @property
     def policy_table(self) -> PolicyTable:
         """The policy."""
         return _of_policy(self.policy)
-
-    @cached_property
-    def follows(self) -> FirstOperation:
-        """The stage that applies the first operation."""
-        return self.after(TimmPolicyFirst, self.first)
 
 
 @dataclass(frozen=True)
@@ -340,12 +340,9 @@ class TimmWeightedSecond(_TimmPolicyLayer, SecondOperation):
     magnitude: float = FULL
     probability: float = 0.5
 
+    FIRST = TimmWeightedFirst
+
     @property
     def policy_table(self) -> PolicyTable:
         """Pairs of operations."""
         return _of_set(self.operations, self.magnitude, self.probability)
-
-    @cached_property
-    def follows(self) -> FirstOperation:
-        """The stage that applies the first operation."""
-        return self.after(TimmWeightedFirst, self.first)

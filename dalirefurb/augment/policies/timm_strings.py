@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from dalirefurb.augment.policies.aug_mix import UNIFORM, AugMix
-from dalirefurb.augment.policies.magnitude_noise import MagnitudeNoise
-from dalirefurb.augment.policies.operation_layer import Fill
 from dalirefurb.augment.policies.timm_layers import (
     TimmPolicyFirst,
     TimmPolicySecond,
@@ -18,8 +16,8 @@ from dalirefurb.augment.policies.timm_layers import (
     TimmWeightedLayers,
     TimmWeightedSecond,
 )
-from dalirefurb.augment.policies.timm_operations import SETS, TIMM_POLICIES, UNEQUAL
-from dalirefurb.augment.stage import Interpolation, Stage
+from dalirefurb.augment.policies.timm_operations import SETS, TIMM_POLICIES, UNEQUAL, MagnitudeNoise
+from dalirefurb.augment.stage import Fill, Interpolation, Stage
 from dalirefurb.calls import explains
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes, same_numbers, where_drawn
+from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
 from dalirefurb.checks import Interval, integer, interval, number
 
@@ -124,9 +125,38 @@ class ColorJitter(Stage):
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Apply the operations in each sample's order; call it where conditionals are enabled."""
-        from dalirefurb.augment.stages.operators import apply_jitters
+        from dalirefurb.augment.policies.operation_graph import BRANCHES, choose
 
-        return apply_jitters(images, parameters, self.changing)
+        jitters = (BRANCHES[Group.BRIGHTNESS], BRANCHES[Group.CONTRAST], BRANCHES[Group.COLOR], _turn_hue)
+        branches = [jitters[each] for each in self.changing]
+        for place in range(len(branches)):
+            factor = parameters["factor"][place]
+            if len(branches) == 1:
+                images = branches[0](images, factor)
+            else:
+                images = choose(dict(enumerate(branches)), parameters["operation"][place], images, factor)
+        return images
+
+
+def _turn_hue(images: Node, factor: Node) -> Node:
+    """Turn the hue, 6 to a full turn; a channel is v - chroma * clamp(min(k, 4 - k), 0, 1), k its distance in hue."""
+    from nvidia.dali import fn, types
+    from nvidia.dali import math as dali
+
+    from dalirefurb.augment.policies.operation_graph import beside
+
+    red, green, blue = (images[:, :, channel : channel + 1] for channel in range(3))
+    value = dali.max(red, dali.max(green, blue))
+    chroma = (value - dali.min(red, dali.min(green, blue))) * 1.0
+    scale = 1.0 / dali.max(chroma, 1.0)
+    red, green, blue, value = red * 1.0, green * 1.0, blue * 1.0, value * 1.0
+    of_green = (green == value) * ((blue - red) * scale + 2.0) + (green != value) * ((red - green) * scale + 4.0)
+    hue = (red == value) * ((green - blue) * scale) + (red != value) * of_green
+    channels = types.Constant(np.array([[[5, 3, 1]]], np.float32), device=images.device)
+    distance = hue + beside(images, factor[0, 0] * 6.0) + channels
+    distance = distance - dali.floor(distance * (1 / 6)) * 6.0
+    share = dali.clamp(dali.min(distance, 4.0 - distance), 0.0, 1.0)
+    return fn.cast(value - chroma * share, dtype=types.UINT8)
 
 
 _USUAL, _USUAL_HUE = "0.4 is usual, 0 changes nothing", "0.1 is usual, 0 changes nothing"

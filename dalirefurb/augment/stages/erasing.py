@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import UNTOUCHED, KernelCall, Numbers, Parameters, Sizes
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD
-from dalirefurb.augment.policies.operation_layer import Fill, check_fill
-from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, Stage, checked_size, sides_of
-from dalirefurb.augment.stages.noise import KEYS, LONGEST_SIDE, Noise, byte_sums
+from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, Size, Stage, check_fill, checked_size, sides_of
+from dalirefurb.augment.stages.noise import KEYS, LONGEST_SIDE, Noise, byte_sums, paint_noise
 from dalirefurb.checks import Interval, integer, interval, number, require
 
 Channels = tuple[float, float, float]
@@ -79,15 +78,21 @@ class PaintedWindows(Stage):
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Paint over the windows; call it where conditionals are enabled."""
-        from dalirefurb.augment.stages.operators import paint_levels, paint_noise
-
         for place in range(self.windows):
             window = parameters["window"][place]
             if self.noise is None:
-                images = paint_levels(images, window, parameters["levels"][place])
+                images = _paint_levels(images, window, parameters["levels"][place])
             else:
                 images = paint_noise(images, window, parameters["key"][place], self.noise)
         return images
+
+
+def _paint_levels(images: Node, window: Node, levels: Node) -> Node:
+    """Paint a colour, float32 (3,), over a window of each image: first row, first column, height and width, (4,)."""
+    from nvidia.dali import fn, types
+
+    places = fn.cast(window, dtype=types.FLOAT)
+    return fn.erase(images, anchor=places[:2], shape=places[2:], axes=[0, 1], fill_value=levels)
 
 
 @dataclass(frozen=True)

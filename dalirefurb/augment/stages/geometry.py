@@ -11,43 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import KernelCall, matrix_and_fill, where_drawn
-from dalirefurb.augment.policies.operation_layer import Fill, check_fill, levels_of
-from dalirefurb.augment.policies.operations import MOST_PIXELS
-from dalirefurb.augment.stage import Arrays, Interpolation, Node, Parameter, Stage, check_interpolation
-from dalirefurb.augment.stage import interpolation_type as dali_interpolation
+from dalirefurb.augment.stage import Arrays, Fill, Interpolation, Node, Parameter, WarpingStage
 from dalirefurb.checks import Interval, interval, number, require
 
 _Matrices = NDArray[np.float64]
 """Maps from coordinates (x, y, 1) in the result to those in the source, (n, 3, 3); (0, 0) is the image's corner."""
 
 
-class Warp(Stage):
-    """One map of coordinates for each image, which keeps its size. Subclasses say which.
-
-    Attributes:
-        interpolation: Interpolation, "nearest" or "bilinear".
-        fill: Level 0 .. 255, or one for each of 3 channels, where the source ends.
-    """
-
-    name: str
-    interpolation: Interpolation
-    fill: Fill
+class Warp(WarpingStage):
+    """One map of coordinates for each image. Subclasses say which."""
 
     parameters: ClassVar[Mapping[str, Parameter]] = {"matrix": Parameter("float32", (3, 3))}
-
-    def __post_init__(self) -> None:
-        check_interpolation(self.name, self.interpolation)
-        check_fill(f"{self.name}: fill", self.fill)
-
-    @property
-    def fill_levels(self) -> tuple[int, ...]:
-        """The levels of `fill`, one for each channel."""
-        return levels_of(self.fill)
-
-    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
-        """Find an image whose pixels kernels cannot count; see `Stage.refusal`."""
-        vast = heights * widths > MOST_PIXELS
-        return self._first_unfit(vast, (heights, widths), f"have {MOST_PIXELS:,} pixels at most")
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
@@ -56,18 +30,7 @@ class Warp(Stage):
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Warp all of them."""
-        return self._warp(images, parameters)
-
-    def _warp(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Warp by OpenCV's perspective, see `operation_graph.apply_operations`."""
-        from nvidia.dali import fn
-
-        return fn.experimental.warp_perspective(
-            images,
-            matrix=parameters["matrix"],
-            interp_type=dali_interpolation(self.interpolation),
-            fill_value=[float(level) for level in self.fill_levels],
-        )
+        return self.warp(images, parameters["matrix"])
 
 
 @dataclass(frozen=True)
@@ -229,7 +192,7 @@ class RandomPerspective(Warp):
         """Warp the samples drawn; call it where conditionals are enabled."""
         warped = parameters["warped"]
         if warped:  # noqa: SIM108 - DALI traces statements
-            made = self._warp(images, parameters)
+            made = self.warp(images, parameters["matrix"])
         else:
             made = images
         return made

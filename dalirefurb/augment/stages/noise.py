@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.stage import Node
+
 KEYS = 2**31
 """How many keys there are: 0 .. 2**31 - 1."""
 
@@ -23,6 +25,7 @@ LONGEST_SIDE = 2**16
 ROW, FIRST, SECOND, THIRD = 0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35, 0x27D4EB2F
 """Odd multipliers: of a row's number, and of the steps that mix bits."""
 
+_BASE = 512  # of two digits that DALI counts in
 _BYTES = 8
 _MIDDLE = _BYTES * 255 / 2
 _DEVIATION = math.sqrt(_BYTES * (256**2 - 1) / 12)
@@ -76,3 +79,71 @@ def byte_sums(keys: NDArray[np.int32], row: int = 0, columns: int = 3) -> NDArra
     pairs = sum((each >> np.uint32(shift)) & np.uint32(0x00FF00FF) for each in (bits, more) for shift in (0, 8))
     sums: NDArray[np.uint32] = (pairs & np.uint32(0xFFFF)) + (pairs >> np.uint32(16))
     return sums
+
+
+def paint_noise(images: Node, window: Node, key: Node, noise: Noise) -> Node:
+    """Paint noise over a window of each image by DALI's operators; call it where conditionals are enabled.
+
+    Args:
+        images: HWC uint8 images with 3 channels, on "cpu" or "gpu".
+        window: First row, first column, height and width, shape (4,), as a CPU node; images without pixels there stay.
+        key: Key of the noise, as a CPU node.
+        noise: How levels are made.
+    """
+    from nvidia.dali import fn, types
+
+    if window[2] * window[3] > 0:
+        painted = fn.multi_paste(
+            images,
+            _levels(window, key, noise, images.device),
+            out_anchors=fn.stack(types.Constant(np.zeros(2, np.int32)), window[:2]),
+            output_size=images.shape(dtype=types.INT32)[:2],
+        )
+    else:
+        painted = images
+    return painted
+
+
+def _whole(value: int) -> Node:
+    from nvidia.dali import types
+
+    return types.Constant(value, dtype=types.UINT32)
+
+
+def _first(values: Node, count: Node) -> Node:
+    from nvidia.dali import fn, types
+
+    start = types.Constant(np.zeros(1, np.int32))
+    return fn.slice(values, start=start, shape=fn.reshape(count, shape=[1]), axes=[0])
+
+
+def _counted(count: Node) -> Node:
+    """Return 0, 1, ..., shape (count,), of a table of two digits: one of all numbers would be megabytes of a graph."""
+    from nvidia.dali import fn, types
+
+    low = types.Constant(np.arange(_BASE, dtype=np.uint32)[None])
+    high = types.Constant(np.arange(0, 3 * LONGEST_SIDE, _BASE, dtype=np.uint32))
+    rows = _first(high, count // types.Constant(_BASE, dtype=types.INT32) + types.Constant(1, dtype=types.INT32))
+    return _first(fn.reshape(fn.reshape(rows, shape=[-1, 1]) + low, shape=[-1]), count)
+
+
+def _levels(window: Node, key: Node, noise: Noise, device: str) -> Node:
+    """Return levels of noise, as `byte_sums` and `Noise.levels` say."""
+    from nvidia.dali import fn, types
+
+    rows = fn.reshape(_counted(window[2]), shape=[-1, 1, 1])
+    row = fn.reshape(_counted(window[3] * types.Constant(3, dtype=types.INT32)), shape=[1, -1, 3])
+    start = fn.cast(key, dtype=types.UINT32) * _whole(THIRD)
+    if device == "gpu":
+        rows, row, start = rows.gpu(), row.gpu(), start.gpu()
+    bits = start + rows * _whole(ROW) + row
+    bits = (bits ^ (bits >> _whole(16))) * _whole(FIRST)
+    bits = (bits ^ (bits >> _whole(13))) * _whole(SECOND)
+    bits = bits ^ (bits >> _whole(16))
+    more = (bits ^ (bits >> _whole(15))) * _whole(THIRD)
+    more = more ^ (more >> _whole(13))
+    byte = _whole(0x00FF00FF)
+    pairs = (bits & byte) + ((bits >> _whole(8)) & byte) + (more & byte) + ((more >> _whole(8)) & byte)
+    sums = fn.cast((pairs & _whole(0xFFFF)) + (pairs >> _whole(16)), dtype=types.FLOAT)
+    scale, shift = (types.Constant(np.array([[each]], np.float32), device=device) for each in noise)
+    return fn.reshape(fn.cast(sums * scale + shift, dtype=types.UINT8), layout="HWC")

@@ -9,8 +9,8 @@ import numpy as np
 from dalirefurb.augment.stages.resize import WHOLE_PIXELS
 from dalirefurb.kernels.instructions import copy
 from dalirefurb.kernels.kernel import REFUSED, kernel
-from dalirefurb.kernels.kernel_op import FULL, MIRROR, START
 from dalirefurb.kernels.llvm import compiled, jitable, memory
+from dalirefurb.kernels.record import FULL, MIRROR, START
 
 
 @kernel()
@@ -115,7 +115,7 @@ def window_of(numbers: Any) -> Any:
 
 @kernel(pick_bytes)
 def pick(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
-    """Resize a window by taking the nearest pixels; for the numbers see `kernel_op.Code.RESIZE`."""
+    """Resize a window by taking the nearest pixels; for the numbers see `kernel_call.Code.RESIZE`."""
     (top, left, window_height, window_width), start, full = window_of(numbers)
     mirror = numbers[MIRROR] > 0
     picked = memory(room, (columns,), np.int64)

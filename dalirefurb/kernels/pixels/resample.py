@@ -15,10 +15,10 @@ import numpy as np
 from dalirefurb.kernels.buffers import ALIGNMENT
 from dalirefurb.kernels.instructions import store_pixel, weighed_pixels
 from dalirefurb.kernels.kernel import kernel
-from dalirefurb.kernels.kernel_op import FULL, MIRROR
 from dalirefurb.kernels.llvm import compiled, jitable, memory
 from dalirefurb.kernels.pixels.crop_flip import window_of, window_refused
 from dalirefurb.kernels.pixels.resize import behind
+from dalirefurb.kernels.record import FULL, MIRROR
 
 _WEIGHT_BITS = 22
 """So that sums of levels, whose weights sum to 1, fit 32 bits with a sign."""
@@ -186,7 +186,7 @@ def _resample(
 def bicubic(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
     """Resize a window, anti-aliased, with the cubic filter; mirror the result or not; crop it.
 
-    For the numbers see `kernel_op.Code.RESIZE`.
+    For the numbers see `kernel_call.Code.RESIZE`.
     """
     _resample(_BICUBIC, image, width, height, lines, columns, numbers, room, out)
 

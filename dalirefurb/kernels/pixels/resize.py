@@ -13,9 +13,9 @@ import numpy as np
 
 from dalirefurb.kernels.buffers import ALIGNMENT
 from dalirefurb.kernels.kernel import kernel
-from dalirefurb.kernels.kernel_op import FULL, MIRROR
 from dalirefurb.kernels.llvm import compiled, jitable, memory
 from dalirefurb.kernels.pixels.crop_flip import window_of, window_refused
+from dalirefurb.kernels.record import FULL, MIRROR
 
 _WEIGHT_BITS = 13
 _FIELD_BITS = 21
@@ -151,7 +151,7 @@ def _average_row(
 def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
     """Resize a window, anti-aliased, with the triangular filter; mirror the result or not; crop it.
 
-    For the numbers see `kernel_op.Code.RESIZE`.
+    For the numbers see `kernel_call.Code.RESIZE`.
     """
     (top, left, window_height, window_width), start, full = window_of(numbers)
     mirror = numbers[MIRROR] > 0

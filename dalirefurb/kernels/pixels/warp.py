@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.augment.policies.operations import MOST_PIXELS
+from dalirefurb.augment.stage import MOST_PIXELS
 from dalirefurb.kernels.instructions import load_pair, load_pixel, store_four, store_pixel, touch
 from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, fused, memory

@@ -45,6 +45,7 @@ from dalirefurb.augment import (
     TrivialAugmentLayer,
     VerticalFlip,
 )
+from dalirefurb.augment.importing.assembly import distinct
 from dalirefurb.errors import ConfigurationError
 from tests.augment.torchvision_stand_ins import T, lightly_blur, lightly_solarization, of_v2, stand_in
 from tests.pictures import picture
@@ -120,6 +121,11 @@ ONE_BY_ONE: list[tuple[Callable[[Any], Any], Stage]] = [
 @pytest.mark.parametrize(("make", "stage"), ONE_BY_ONE, ids=[stage.name for _, stage in ONE_BY_ONE])
 def test_a_transform_is_a_stage_with_its_arguments(make: Callable[[Any], Any], stage: Stage) -> None:
     assert stages_of(make(T)) == (stage,)
+
+
+def test_every_stage_has_a_name_of_its_own_whatever_they_were_called() -> None:
+    named = [HorizontalFlip(name=name) for name in ("a", "a_2", "a", "a", "a_2")]
+    assert [stage.name for stage in distinct(named)] == ["a", "a_2", "a_3", "a_4", "a_2_2"]
 
 
 def test_transforms_of_version_2_are_the_same() -> None:

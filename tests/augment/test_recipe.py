@@ -16,6 +16,7 @@ from dalirefurb.augment import (
     GaussianBlur,
     Invert,
     Posterize,
+    RandomApply,
     RandomErasing,
     RandomGrayscale,
     Solarize,
@@ -589,6 +590,23 @@ def test_a_fingerprint_differs_when_any_field_does(described):
     assert changes.keys() == {field.name for field in fields(described)} - {"function", "channels_last"}
     variants = [described, *(replace(described, **{name: value}) for name, value in changes.items())]
     assert len({json.dumps(variant.fingerprint()) for variant in variants}) == len(variants)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda one: RandomResizedCrop(8, scale=(0.5, one), ratio=(one, one)),
+        lambda one: HorizontalFlip(one),
+        lambda one: RandomGrayscale(one),
+        lambda one: RandomPerspective(one, one),
+        lambda one: RandomErasing(one),
+        lambda one: Cutout(4, probability=one),
+        lambda one: RandomApply(Invert(), one),
+    ],
+)
+def test_a_number_written_as_an_int_is_the_same_configuration(make):
+    """A store's file is told by the text of its fingerprint."""
+    assert json.dumps(make(1).fingerprint()) == json.dumps(make(1.0).fingerprint())
 
 
 def test_a_fingerprint_differs_when_a_stages_version_does(monkeypatch):

@@ -62,11 +62,17 @@ def distinct(stages: Sequence[AnyStage]) -> list[AnyStage]:
     """Return stages with a number after each name that was there before; who follows one follows the last so named."""
     seen: dict[str, int] = {}
     latest: dict[str, str] = {}
+    taken: set[str] = set()
     made: list[AnyStage] = []
     for stage in stages:
         seen[stage.name] = number = seen.get(stage.name, 0) + 1
-        latest[stage.name] = stage.name if number == 1 else f"{stage.name}_{number}"
-        made.append(stage if number == 1 else renamed(stage, latest.__getitem__))
+        own = stage.name if number == 1 else f"{stage.name}_{number}"
+        while own in taken:  # by one that was called so already
+            number += 1
+            own = f"{stage.name}_{number}"
+        taken.add(own)
+        seen[stage.name], latest[stage.name] = number, own
+        made.append(stage if own == stage.name else renamed(stage, latest.__getitem__))
     return made
 
 

@@ -139,7 +139,8 @@ class RandomApply(_Choosing):
         object.__setattr__(self, "stages", _checked(self.name or "random_apply", [self.stages])[0])
         if not self.name:
             object.__setattr__(self, "name", _joined("random", "_and_", self.branches[0]))
-        number(f"{self.name}: probability", self.probability, "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual")
+        share = number(f"{self.name}: probability", self.probability, "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual")
+        object.__setattr__(self, "probability", share)
 
     @property
     def branches(self) -> tuple[tuple[Stage, ...], ...]:

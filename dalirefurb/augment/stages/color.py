@@ -177,7 +177,8 @@ class RandomGrayscale(Stage):
     parameters: ClassVar[Mapping[str, Parameter]] = {"grey": Parameter("int32")}
 
     def __post_init__(self) -> None:
-        number(f"{self.name}: probability", self.probability, "in 0..1", lambda p: 0 <= p <= 1, "0.1 is usual")
+        share = number(f"{self.name}: probability", self.probability, "in 0..1", lambda p: 0 <= p <= 1, "0.1 is usual")
+        object.__setattr__(self, "probability", share)
 
     @property
     def outcomes(self) -> NDArray[np.float64]:

@@ -212,7 +212,8 @@ class _Flip(Stage):
     parameters: ClassVar[Mapping[str, Parameter]] = {"mirror": Parameter("int32")}
 
     def __post_init__(self) -> None:
-        number(f"{self.name}: probability", self.probability, "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual")
+        share = number(f"{self.name}: probability", self.probability, "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual")
+        object.__setattr__(self, "probability", share)
 
     @property
     def outcomes(self) -> NDArray[np.float64]:

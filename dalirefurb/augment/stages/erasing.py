@@ -128,7 +128,7 @@ class RandomErasing(PaintedWindows):
 
     def __post_init__(self) -> None:
         name, published = self.name, "leave it out for the published one"
-        _check_probability(name, self.probability)
+        object.__setattr__(self, "probability", _share(name, self.probability))
         shares, ratios = "two numbers with 0 < low <= high <= 1", "two numbers with 0 < low <= high < inf"
         scale = interval(f"{name}: scale", self.scale, shares, lambda low, high: 0 < low <= high <= 1, published)
         ratio = interval(f"{name}: ratio", self.ratio, ratios, lambda low, high: 0 < low <= high < math.inf, published)
@@ -229,7 +229,7 @@ class Cutout(PaintedWindows):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", checked_size(f"{self.name}: size", self.size))
-        _check_probability(self.name, self.probability)
+        object.__setattr__(self, "probability", _share(self.name, self.probability))
         check_fill(f"{self.name}: fill", self.fill)
         integer(f"{self.name}: holes", self.holes, 1, None, "1 is usual")
 
@@ -255,5 +255,5 @@ class Cutout(PaintedWindows):
         return {"window": window, "levels": np.full((*window.shape[:2], 3), self.fill, np.float32)}
 
 
-def _check_probability(name: str, probability: float) -> None:
-    number(f"{name}: probability", probability, "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual")
+def _share(name: str, probability: float) -> float:
+    return number(f"{name}: probability", probability, "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual")

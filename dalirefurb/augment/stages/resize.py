@@ -112,9 +112,12 @@ class RandomResizedCrop(SizedStage):
         super().__post_init__()
         check_resize_interpolation(self.name, self.interpolation)
         wanted, remedy = "two numbers with 0 < low <= high <= 1", "leave it out for the published one"
-        interval(f"{self.name}: scale", self.scale, wanted, lambda low, high: 0 < low <= high <= 1, remedy)
+        scale = interval(f"{self.name}: scale", self.scale, wanted, lambda low, high: 0 < low <= high <= 1, remedy)
         wanted, most = "two finite numbers with 0 < low <= high", sys.float_info.max
-        interval(f"{self.name}: ratio", self.ratio, wanted, lambda low, high: 0 < low <= high <= most, remedy)
+        ratio = interval(f"{self.name}: ratio", self.ratio, wanted, lambda low, high: 0 < low <= high <= most, remedy)
+        # 1 and 1.0 are one configuration.
+        object.__setattr__(self, "scale", scale)
+        object.__setattr__(self, "ratio", ratio)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw windows: of each image's attempts the first that lies within it; see `Stage.draw`."""

@@ -8,7 +8,7 @@ at reuse factor 3; `print(recipe)` shows what every split keeps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 from dalirefurb.augment.importing.assembly import erasing_after, maybe, parts_of
 from dalirefurb.augment.importing.timm import CreateTransform

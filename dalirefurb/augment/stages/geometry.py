@@ -163,7 +163,9 @@ class RandomPerspective(Warp):
     def __post_init__(self) -> None:
         super().__post_init__()
         for field in ("distortion_scale", "probability"):
-            share = number(f"{self.name}: {field}", getattr(self, field), "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual")
+            share = number(
+                f"{self.name}: {field}", getattr(self, field), "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual"
+            )
             object.__setattr__(self, field, share)
 
     @property

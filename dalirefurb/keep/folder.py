@@ -3,7 +3,8 @@
     keep.json   of what source, and in which form
     records     a `RECORD` for each sample: where it lies, how large it is, of which bytes
     data        samples, one behind the other, in the order in which they came
-    room        how much of the data is taken; its bytes are locked: one by who takes room, others by who makes a sample
+    room        how much of the data is taken, and on which start of which machine that is known; its bytes are locked:
+                one by who takes room, others by who makes a sample
 
 Nobody locks to read. A sample is written, then its record, in which a checksum covers all of it: a record that can be
 believed names a sample that is whole. Who is killed leaves room that nobody uses, and locks that the kernel frees.
@@ -15,13 +16,15 @@ import ctypes
 import errno
 import fcntl
 import json
+import logging
 import mmap
 import os
 import struct
 import threading
+import time
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -33,6 +36,7 @@ from xxhash import xxh3_64_intdigest
 
 from dalirefurb.errors import StoreError
 from dalirefurb.image_batch import Images, Places
+from dalirefurb.store.memory_budget import amount
 from dalirefurb.store.spec import differences
 
 RECORD = np.dtype(
@@ -50,10 +54,14 @@ RECORD = np.dtype(
 see `Source.stamps`; a checksum of its bytes, and one of all that. Of a sample that is not kept there are zeros."""
 
 IDENTITY = "keep.json"
-FILES = (IDENTITY, f"{IDENTITY}.new", "records", "data", "room")
-"""All that there is in the folder."""
+_OPENED = ("room", "records", "data")
+FILES = ("records", "data", "room", f"{IDENTITY}.new", IDENTITY)
+"""All that there is in the folder, in the order in which it is deleted: what says what it is comes last."""
 
 _FORMAT = 1
+_TRIES = 10
+_PATIENCE_S = 10.0
+_ROWS = 1 << 16
 _STEP = 1 << 30
 """The data grows by so many bytes, which take room on a disk only once they are written."""
 
@@ -73,50 +81,97 @@ _MIXER = np.uint64(0x9E3779B97F4A7C15)
 _FIELDS = RECORD.itemsize // 8
 
 Records = NDArray[np.void]
+Stamps = Callable[[NDArray[np.int64]], NDArray[np.uint64]]
+
+_log = logging.getLogger("dalirefurb.keep")
 
 
 class KeepFolder:
     """One process's opening of a folder. Thread-safe.
 
+    A folder that may be read only is served from, and nothing is added.
+
     Args:
         path: Path of the folder; it is made if it is not there.
         identity: Source and form of what is kept, as JSON values.
         num_samples: Number of samples of the source.
-        most_bytes: Bytes of samples beyond which nothing is added.
+        most_bytes: Bytes that it may take; beyond them nothing is added.
+        sampled: Stamps of some samples, the same ones in each opening: where none of them is as it was when the folder
+            was made, these are other files. Empty: samples have no stamps.
 
     Raises:
         StoreError: If it cannot be used, or is for something else.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, Any], num_samples: int, most_bytes: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        identity: Mapping[str, Any],
+        num_samples: int,
+        most_bytes: int,
+        sampled: Sequence[int] = (),
+    ) -> None:
         self._path = path
-        self._most_bytes = most_bytes
+        self._table_bytes = RECORD.itemsize * num_samples
+        self._most_bytes = most_bytes - self._table_bytes
         self._lock = threading.Lock()
         self._claimed: set[int] = set()
-        self._checked = np.zeros(num_samples, np.bool_)
+        # The check of the record that this process has compared with its sample, of each.
+        self._known = np.zeros(num_samples, np.uint64)
         self._full = False
-        descriptors: list[int] = []
-        weakref.finalize(self, _close, descriptors)
+        self._descriptors: list[int] = []
+        weakref.finalize(self, _close, self._descriptors)
+        whole = {"format": _FORMAT, "num_samples": num_samples, **identity}
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._room, self._records_file, self._data_file = (
-                _opened(path / name, descriptors) for name in ("room", "records", "data")
-            )
-            with self._alone():
-                self._take_on({"format": _FORMAT, "num_samples": num_samples, **identity})
-                _lengthen(self._records_file, RECORD.itemsize * num_samples)
-            table = mmap.mmap(self._records_file, RECORD.itemsize * num_samples, access=mmap.ACCESS_READ)
-        except OSError as error:
+            self._open(whole, sampled)
+            table = mmap.mmap(self._records_file, self._table_bytes, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
             raise StoreError(
                 f"a keep's folder must be one that can be read, written and locked, but {path} is not "
-                f"({error.strerror}): pass a folder on a local disk, or in /dev/shm"
+                f"({getattr(error, 'strerror', error)}): pass a folder on a local disk, or in /dev/shm"
             ) from error
         self._table = np.frombuffer(table, RECORD)
         self._data = np.empty(0, np.uint8)
 
+    def _open(self, identity: Mapping[str, Any], sampled: Sequence[int]) -> None:
+        """Open the files, made if need be, and look whether they are what they should be.
+
+        Raises:
+            StoreError: If it is for something else.
+            OSError: If it cannot be used.
+        """
+        with suppress(FileExistsError):
+            self._path.mkdir(parents=True, exist_ok=True)
+        try:
+            files = self._opened(os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not (self._path / IDENTITY).exists():
+                raise
+            self._room, self._records_file, self._data_file = self._opened(os.O_RDONLY)
+            self._full = True
+            self._take_on(identity, sampled)
+            return
+        for _ in range(_TRIES):
+            self._room, self._records_file, self._data_file = files
+            with self._alone():
+                # Somebody may have deleted it, or some of it, since it was opened.
+                if all(map(_is_at, files, (self._path / name for name in _OPENED))):
+                    self._take_on(identity, sampled)
+                    if os.fstat(self._records_file).st_blocks * 512 < self._table_bytes:
+                        os.posix_fallocate(self._records_file, 0, self._table_bytes)
+                    self._settle_room()
+                    return
+            files = self._opened(os.O_RDWR | os.O_CREAT)
+        raise OSError(errno.EBUSY, "it is deleted again and again")
+
+    def _opened(self, flags: int) -> list[int]:
+        for name in _OPENED:
+            self._descriptors.append(os.open(self._path / name, flags, 0o666))
+        return self._descriptors[-len(_OPENED) :]
+
     @property
     def full(self) -> bool:
-        """Whether there was no room for a sample."""
+        """Whether nothing is added any more."""
         return self._full
 
     @property
@@ -128,18 +183,14 @@ class KeepFolder:
         """Tell which of some samples have a record, shape (n,)."""
         return believable(self._table[indices], indices)
 
-    def fresh(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell which of some samples this process has not looked at yet, shape (n,)."""
-        return ~self._checked[indices]
-
-    def find(self, indices: NDArray[np.int64], stamps: NDArray[np.uint64]) -> tuple[Images, NDArray[np.bool_]]:
+    def find(self, indices: NDArray[np.int64], stamps: Stamps) -> tuple[Images, NDArray[np.bool_]]:
         """Look for samples.
 
-        What a process looks at for the first time is compared with its checksum.
+        What a process looks at for the first time is compared with its checksum, and with its stamp.
 
         Args:
             indices: Indices of the samples, int64 of shape (n,).
-            stamps: Stamps of those that are fresh, uint64 of shape (n,).
+            stamps: Function that stamps some samples as they are now, by their indices; 0: it is not known.
 
         Returns:
             The samples, read-only: images (height, width, 3), or encoded ones (length,); empty where one is not kept.
@@ -147,17 +198,19 @@ class KeepFolder:
         """
         records = self._table[indices]
         kept = believable(records, indices)
-        fresh = ~self._checked[indices]
-        kept &= ~fresh | (records["stamp"] == stamps)
+        fresh = kept & (self._known[indices] != records["check"])
+        if fresh.any():
+            now = stamps(indices[fresh])
+            kept[fresh] = (records["stamp"][fresh] == now) | (now == 0)
         rows = np.flatnonzero(kept)
-        data = self._brought(records[rows], fresh[rows]) if len(rows) else self._data
-        if data is None:
-            kept[:], data = False, self._data
+        data, lost = self._brought(records[rows], fresh[rows])
+        kept[rows[lost]] = False
         new = np.flatnonzero(kept & fresh)
         for row, record in zip(new.tolist(), records[new], strict=True):
             start, end = int(record["start"]), int(record["start"] + record["nbytes"])
             kept[row] = xxh3_64_intdigest(data.data[start:end]) == record["digest"]
-        self._checked[indices[new]] = kept[new]
+        new = new[kept[new]]
+        self._known[indices[new]] = records["check"][new]
         records[~kept] = 0
         return _samples(data, records), kept
 
@@ -173,6 +226,16 @@ class KeepFolder:
         height, width = sample.shape[:2] if sample.ndim == 3 else (0, 0)
         try:
             if (start := self._take_room(content.nbytes)) is None:
+                if not self._full:
+                    count = int(self.kept(np.arange(len(self._table))).sum())
+                    _log.warning(
+                        "the keep %s is full: it has %s of %s samples in the %s that it may take; the others are read "
+                        "in each epoch",
+                        self._path,
+                        f"{count:,}",
+                        f"{len(self._table):,}",
+                        amount(self._most_bytes + self._table_bytes),
+                    )
                 self._full = True
                 return False
             _write(self._data_file, content, start)
@@ -181,26 +244,23 @@ class KeepFolder:
             record["check"] = _checks(record, np.array([index]))
             _write(self._records_file, record.view(np.uint8).data, index * RECORD.itemsize)
         except OSError as error:
-            if not self._full:
-                warnings.warn(
-                    f"the keep {self._path} cannot be written ({error.strerror}): what it holds is served, nothing is "
-                    f"added to it by this process; make room, or pass a smaller size",
-                    stacklevel=2,
-                )
-            self._full = True
+            self._give_up(error)
             return False
-        self._checked[index] = True
+        self._known[index] = record["check"][0]
         return True
 
     def claim(self, indices: Iterable[int]) -> list[int]:
         """Claim samples that nobody makes now, so that nobody else does; return which of them."""
         claimed: list[int] = []
-        for index in indices:
-            with self._lock:
-                if index in self._claimed or not _locked(self._room, _CLAIMS + index):
-                    continue
-                self._claimed.add(index)
-            claimed.append(index)
+        try:
+            for index in indices:
+                with self._lock:
+                    if index in self._claimed or not _locked(self._room, _CLAIMS + index):
+                        continue
+                    self._claimed.add(index)
+                claimed.append(index)
+        except OSError as error:
+            self._give_up(error)
         return claimed
 
     def release(self, indices: Iterable[int]) -> None:
@@ -208,9 +268,20 @@ class KeepFolder:
         for index in indices:
             with self._lock:
                 self._claimed.discard(index)
-                _unlock(self._room, _CLAIMS + index)
+                with suppress(OSError):
+                    _unlock(self._room, _CLAIMS + index)
 
-    def _take_on(self, identity: Mapping[str, Any]) -> None:
+    def _give_up(self, error: OSError) -> None:
+        """Add nothing any more."""
+        if not self._full:
+            warnings.warn(
+                f"the keep {self._path} cannot be written ({error.strerror}): what it holds is served, nothing is "
+                f"added to it by this process; make room, or pass a smaller size",
+                stacklevel=2,
+            )
+        self._full = True
+
+    def _take_on(self, identity: Mapping[str, Any], sampled: Sequence[int]) -> None:
         """Say what is kept here, or look whether it is this.
 
         Raises:
@@ -219,18 +290,48 @@ class KeepFolder:
         file = self._path / IDENTITY
         try:
             present = json.loads(file.read_text())
+            stamps = present.pop("stamps")
         except FileNotFoundError:
+            if any(os.fstat(each).st_size for each in (self._room, self._records_file, self._data_file)):
+                raise StoreError(
+                    f"a keep's folder must say in {IDENTITY} what it holds, but {self._path} does not, and has files "
+                    f"of such names: pass another folder, or delete {', '.join(_OPENED)} there"
+                ) from None
             whole = self._path / f"{IDENTITY}.new"
-            whole.write_text(json.dumps(identity, indent=1) + "\n")
+            with whole.open("w") as new:
+                new.write(json.dumps({**identity, "stamps": [*sampled]}, indent=1) + "\n")
+                new.flush()
+                os.fsync(new.fileno())
             whole.replace(file)
             return
-        except ValueError as error:
+        except (ValueError, KeyError) as error:
             raise StoreError(f"{file} must say what is kept there, but is damaged: delete the folder") from error
         if found := differences(present, json.loads(json.dumps(identity))):
             raise StoreError(
                 f"a keep is of one source and in one form, but {self._path} holds another: {found}: pass another "
                 f"folder, or delete it by `dalirefurb cache purge {self._path}`"
             )
+        if any(sampled) and not {*sampled} & {*stamps}:
+            raise StoreError(
+                f"a keep is of the files that it was made of, but {self._path} holds those of others that have the "
+                f"same names and labels, or all of them were changed: pass another folder, or delete it by `dalirefurb "
+                f"cache purge {self._path}`"
+            )
+
+    def _settle_room(self) -> None:
+        """After a crash of the machine, or in a copy, take as much room as samples have: the file may be behind."""
+        status = os.fstat(self._room)
+        mark = xxh3_64_intdigest(f"{_boot()} {status.st_dev} {status.st_ino}".encode())
+        if int.from_bytes(os.pread(self._room, 8, 8), "little") == mark:
+            return
+        end = self.nbytes
+        count = self._table_bytes // RECORD.itemsize
+        for first in range(0, count, _ROWS):
+            raw = os.pread(self._records_file, RECORD.itemsize * min(_ROWS, count - first), RECORD.itemsize * first)
+            records = np.frombuffer(raw, RECORD)
+            held = records[believable(records, np.arange(first, first + len(records)))]
+            end = max(end, int((held["start"] + held["nbytes"]).max(initial=0)))
+        os.pwrite(self._room, end.to_bytes(8, "little") + mark.to_bytes(8, "little"), 0)
 
     def _take_room(self, nbytes: int) -> int | None:
         """Return where so many bytes may be written; None: there is no room."""
@@ -247,35 +348,37 @@ class KeepFolder:
     def _alone(self) -> Iterator[None]:
         """Keep everybody else from taking room meanwhile."""
         with self._lock:
-            _locked(self._room, _ROOM, wait=True)
+            until = time.monotonic() + _PATIENCE_S
+            while not _locked(self._room, _ROOM):
+                if time.monotonic() > until:
+                    raise OSError(errno.ETIMEDOUT, f"another process has had its lock for {_PATIENCE_S:.0f} s")
+                time.sleep(0.0005)
             try:
                 yield
             finally:
-                _unlock(self._room, _ROOM)
+                with suppress(OSError):
+                    _unlock(self._room, _ROOM)
 
-    def _brought(self, records: Records, fresh: NDArray[np.bool_]) -> NDArray[np.uint8] | None:
-        """Have samples in memory, and return the data, where they can be looked at now; None if they cannot be had.
+    def _brought(self, records: Records, fresh: NDArray[np.bool_]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        """Have samples in memory; return the data, where they can be looked at, and which cannot be had, shape (n,).
 
         Where a few of those that are not fresh tell that all are in memory still, nothing is done about these.
         """
-        ends, data = records["start"] + records["nbytes"], self._data
-        if int(ends.max()) > len(data):
-            try:
+        data, lost = self._data, np.zeros(len(records), np.bool_)
+        ends = records["start"] + records["nbytes"]
+        if len(records) and int(ends.max()) > len(data):
+            with suppress(OSError, ValueError):
                 data = np.frombuffer(mmap.mmap(self._data_file, 0, access=mmap.ACCESS_READ), np.uint8)
-            except (OSError, ValueError):
-                return None
-            self._data = data
-        if int(ends.max()) > len(data):
-            return None
-        if self._in_memory(records["start"][~fresh]):
-            records, ends = records[fresh], ends[fresh]
-        first, advise = records["start"] // _PAGE * _PAGE, _advise()
+                self._data = data
+        lost |= ends > len(data)
+        wanted = ~lost & (fresh if self._in_memory(records["start"][~fresh & ~lost]) else True)
         begin: int = data.__array_interface__["data"][0]
-        for start, length in zip(first.tolist(), (ends - first).tolist(), strict=True):
+        first, advise = records["start"] // _PAGE * _PAGE, _advise()
+        for row in np.flatnonzero(wanted).tolist():
             # An older kernel knows no such advice, and reads when it is looked at.
-            if advise(begin + start, length, _POPULATE_READ) != 0 and ctypes.get_errno() != errno.EINVAL:
-                return None
-        return data
+            failed = advise(begin + int(first[row]), int(ends[row] - first[row]), _POPULATE_READ) != 0
+            lost[row] = failed and ctypes.get_errno() != errno.EINVAL
+        return data, lost
 
     def _in_memory(self, starts: NDArray[np.uint64]) -> bool:
         """Tell whether samples that begin here are in memory, by a few of them; where it is not told, they are."""
@@ -333,11 +436,20 @@ def _checks(records: Records, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
     return mixed | np.uint64(1)
 
 
-def _opened(path: Path, descriptors: list[int]) -> int:
-    """Open a file to read and write, made if need be, and remember to close it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    descriptors.append(descriptor)
-    return descriptor
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Tell whether an open file is the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@cache
+def _boot() -> str:
+    """Return what tells this start of the machine from others."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
+    return ""
 
 
 def _close(descriptors: list[int]) -> None:
@@ -362,14 +474,10 @@ def _write(descriptor: int, content: memoryview, start: int) -> None:
         content, start = content[written:], start + written
 
 
-def _locked(descriptor: int, byte: int, *, wait: bool = False) -> bool:
-    """Lock a byte of a file for whoever opened it; return whether it is, which without waiting it need not be."""
+def _locked(descriptor: int, byte: int) -> bool:
+    """Lock a byte of a file for whoever opened it; return whether it is: nobody is waited for."""
     try:
-        fcntl.fcntl(
-            descriptor,
-            fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK,
-            _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0),
-        )
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return False

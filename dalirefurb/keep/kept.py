@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -25,10 +24,13 @@ from dalirefurb.image_batch import Images
 from dalirefurb.keep.folder import KeepFolder
 from dalirefurb.reading.inspector import Refused, decoded
 from dalirefurb.reading.pillow_decoder import pillow_version
-from dalirefurb.source.contract import NOT_AT_HAND, Source
+from dalirefurb.source.contract import NOT_AT_HAND, Source, hash_array, spread
 from dalirefurb.source.levels import Levels
+from dalirefurb.source.outage import is_page
+from dalirefurb.store.available import available_bytes
 from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.system.cores import usable_cores
+from dalirefurb.system.sharing import local_processes
 
 Form = Literal["decoded", "encoded"]
 """In which form samples are kept: as images, or as bytes that were read."""
@@ -37,7 +39,9 @@ Make = Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint8]] | NDArray[np.ui
 """Makes samples, (n,); of what is not to be kept it makes `NOT_AT_HAND`."""
 
 _LEAST_PATIENCE_S = 1.0
-_POLL_S = 0.002
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
+_SAMPLED = 16
+_MEMORY = "/dev/shm"
 
 _FILLED_AT_A_TIME = 64
 _WAITING_THREADS = 2
@@ -113,14 +117,22 @@ class Kept(Source):
         Returns:
             How many are kept.
         """
-        folder, _ = self._folder()
+        folder = self._folder()
         parts = np.array_split(np.arange(len(self)), -(-len(self) // _FILLED_AT_A_TIME))
         ask = self.images if self.encoded and self._form == "decoded" else self.read
         done = itertools.count()
 
-        def look(part: NDArray[np.int64]) -> int:
-            with suppress(SampleError, OSError):  # The loader's matter.
+        def keep(part: NDArray[np.int64]) -> None:
+            if folder.full:
+                return
+            try:
                 ask(part)
+            except (SampleError, OSError):  # The loader's matter; it may be one of them.
+                for half in np.array_split(part, 2) if len(part) > 1 else ():
+                    keep(half)
+
+        def look(part: NDArray[np.int64]) -> int:
+            keep(part)
             told(len(self) * (next(done) + 1) // len(parts))
             return int(folder.kept(part).sum())
 
@@ -133,7 +145,10 @@ class Kept(Source):
 
     def fingerprint(self) -> dict[str, Any]:
         """Identify the samples and their order, as the other source does: what is served is the same."""
-        return self._source.fingerprint()
+        own, theirs = self.labels, self._source.labels
+        if own is theirs or np.array_equal(own, theirs):
+            return self._source.fingerprint()
+        return {"source": "Kept", "of": self._source.fingerprint(), "labels": hash_array(own)}
 
     def content(self) -> dict[str, Any]:
         """Identify what is behind the other source now."""
@@ -147,7 +162,7 @@ class Kept(Source):
         return f"Kept({self._source!r}, {str(self._path)!r}, form={self._form!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        opened = ("_opened", "_pid", "_lock", "_decoders")
+        opened = ("_opened", "_of_all", "_pid", "_lock", "_decoders", "_levels")
         return {name: value for name, value in vars(self).items() if name not in opened}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -157,12 +172,14 @@ class Kept(Source):
     def _start(self) -> None:
         self._lock = threading.Lock()
         self._decoders = threading.local()
-        self._opened: tuple[KeepFolder, NDArray[np.uint64] | None] | None = None
+        self._levels = Levels(self.value_range)
+        self._opened: KeepFolder | None = None
+        self._of_all = np.zeros(1, np.uint64)
         self._pid = os.getpid()
         self._made_s = 0.1
 
-    def _folder(self) -> tuple[KeepFolder, NDArray[np.uint64] | None]:
-        """Return this process's opening of the folder, and a stamp of all samples together if they have none each."""
+    def _folder(self) -> KeepFolder:
+        """Return this process's opening of the folder."""
         if self._pid != os.getpid():  # Locks are the parent's.
             self._start()
         with self._lock:
@@ -170,33 +187,37 @@ class Kept(Source):
                 self._opened = self._open()
         return self._opened
 
-    def _open(self) -> tuple[KeepFolder, NDArray[np.uint64] | None]:
+    def _open(self) -> KeepFolder:
         identity: dict[str, Any] = {"source": self._source.fingerprint(), "form": self._form}
         if self._form == "decoded" and self.encoded:
             identity["versions"] = versions() | {"pillow": pillow_version()}
             identity["value_range"] = self.value_range
-        free = shutil.disk_usage(_existing(self._path)).free
-        data = self._path / "data"
-        held = data.stat().st_blocks * 512 if data.exists() else 0
-        most_bytes = budget_bytes(self._size, available=lambda: free + held)
-        folder = KeepFolder(self._path, identity, len(self), most_bytes)
-        if self._source.stamps(np.zeros(0, np.int64)) is not None:
-            return folder, None
-        content = json.dumps(self._source.content(), sort_keys=True).encode()
-        return folder, np.array([xxh3_64_intdigest(content)], np.uint64)
+        sampled: list[int] = []
+        if self._source.stamps(np.zeros(0, np.int64)) is None:
+            content = json.dumps(self._source.content(), sort_keys=True).encode()
+            self._of_all[:] = xxh3_64_intdigest(content) | 1
+        else:
+            sampled = self._stamps(np.array(spread(len(self), _SAMPLED))).tolist()
+        return KeepFolder(self._path, identity, len(self), self._most_bytes(), sampled)
 
-    def _stamps(
-        self, folder: KeepFolder, indices: NDArray[np.int64], of_all: NDArray[np.uint64] | None
-    ) -> NDArray[np.uint64]:
-        """Return the stamps of those samples that are looked at for the first time, (n,)."""
-        if of_all is not None:
-            return np.repeat(of_all, len(indices))
-        stamps = np.zeros(len(indices), np.uint64)
-        fresh = folder.fresh(indices)
-        if fresh.any():
-            each = self._source.stamps(indices[fresh])
-            assert each is not None
-            stamps[fresh] = each
+    def _most_bytes(self) -> int:
+        """Return the bytes that the folder may take: a share is of what is free there, and of what it holds."""
+        held = sum(path.stat().st_blocks * 512 for path in self._path.glob("*") if path.is_file())
+
+        def available() -> int:
+            free = shutil.disk_usage(_existing(self._path)).free
+            if self._path.is_relative_to(_MEMORY) and (memory := available_bytes()) is not None:
+                free = min(free, memory * local_processes())
+            return free + held
+
+        return budget_bytes(self._size, available=available)
+
+    def _stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Stamp samples as they are now, by one stamp of all together if they have none each, shape (n,)."""
+        if self._of_all[0]:
+            return np.repeat(self._of_all, len(indices))
+        stamps = self._source.stamps(indices)
+        assert stamps is not None
         return stamps
 
     def _kept(self, indices: NDArray[np.int64], make: Make, *, raises: bool) -> Images:
@@ -207,16 +228,14 @@ class Kept(Source):
             make: Function that makes some of them.
             raises: Whether those for which there is no room are made, too; else they are `NOT_AT_HAND`.
         """
-        folder, of_all = self._folder()
-        stamps = self._stamps(folder, indices, of_all)
-        found, kept = folder.find(indices, stamps)
+        folder = self._folder()
+        found, kept = folder.find(indices, self._stamps)
         if kept.all():
             return found
         rows = np.flatnonzero(~kept)
-        _, first = np.unique(indices[rows], return_index=True)
-        missing = rows[np.sort(first)]
-        samples = self._filled(folder, indices[missing], stamps[missing], make)
-        rest = [index for index in indices[missing].tolist() if index not in samples]
+        missing = indices[rows[np.sort(np.unique(indices[rows], return_index=True)[1])]]
+        samples = {} if folder.full else self._filled(folder, missing, make)
+        rest = [index for index in missing.tolist() if index not in samples]
         if rest:
             made = make(np.array(rest)) if raises else [NOT_AT_HAND] * len(rest)
             samples.update(zip(rest, made, strict=True))
@@ -224,51 +243,57 @@ class Kept(Source):
         here = np.flatnonzero(kept)
         return Images.joined(len(indices), [(here, found.chosen(here)), (rows, others)])
 
-    def _filled(
-        self, folder: KeepFolder, indices: NDArray[np.int64], stamps: NDArray[np.uint64], make: Make
-    ) -> dict[int, NDArray[np.uint8]]:
+    def _filled(self, folder: KeepFolder, indices: NDArray[np.int64], make: Make) -> dict[int, NDArray[np.uint8]]:
         """Make samples that are not kept, each once, and keep them; what others make now is waited for.
 
         Returns:
             Samples by their indices: not all, where there is no room, or others take too long.
         """
         samples: dict[int, NDArray[np.uint8]] = {}
-        waits_until = None
-        while len(indices) and not folder.full:
+        waits_until, pause_s = 0.0, _FIRST_PAUSE_S
+        while not folder.full:
             claimed = folder.claim(indices.tolist())
             try:
-                rows = np.flatnonzero(np.isin(indices, claimed))
-                there, kept = folder.find(indices[rows], stamps[rows])  # Somebody may just have kept it.
-                samples.update((int(indices[row]), there[place]) for place, row in enumerate(rows) if kept[place])
-                if len(rows := rows[~kept]):
-                    samples.update(self._made(folder, indices[rows], stamps[rows], make))
+                if claimed:
+                    mine = np.array(claimed)
+                    there, kept = folder.find(mine, self._stamps)  # Somebody may just have kept it.
+                    samples.update((int(mine[row]), there[row]) for row in np.flatnonzero(kept).tolist())
+                    if not kept.all():
+                        samples.update(self._made(folder, mine[~kept], make))
             finally:
                 folder.release(claimed)
+            indices = np.array([index for index in indices.tolist() if index not in samples], np.int64)
+            there, kept = folder.find(indices, self._stamps)
+            samples.update((int(indices[row]), there[row]) for row in np.flatnonzero(kept).tolist())
+            indices = indices[~kept]
+            if not len(indices):
+                break
             now = time.monotonic()
-            if claimed or waits_until is None:
-                waits_until = now + max(_LEAST_PATIENCE_S, len(indices) * self._made_s)
+            if claimed or not waits_until:
+                waits_until, pause_s = now + max(_LEAST_PATIENCE_S, len(indices) * self._made_s), _FIRST_PAUSE_S
             elif now > waits_until:
                 break
-            else:
-                time.sleep(_POLL_S)
-            left = np.array([index not in samples for index in indices.tolist()])
-            indices, stamps = indices[left], stamps[left]
-            there, kept = folder.find(indices, stamps)
-            samples.update((int(indices[row]), there[row]) for row in np.flatnonzero(kept).tolist())
-            indices, stamps = indices[~kept], stamps[~kept]
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return samples
 
-    def _made(
-        self, folder: KeepFolder, indices: NDArray[np.int64], stamps: NDArray[np.uint64], make: Make
-    ) -> dict[int, NDArray[np.uint8]]:
+    def _made(self, folder: KeepFolder, indices: NDArray[np.int64], make: Make) -> dict[int, NDArray[np.uint8]]:
         """Make samples that are claimed, and keep them."""
-        began = time.monotonic()
+        began, stamps = time.monotonic(), self._stamps(indices)  # Before it is read: it may change meanwhile.
         samples = dict(zip(indices.tolist(), make(indices), strict=True))
         for (index, sample), stamp in zip(samples.items(), stamps.tolist(), strict=True):
-            if sample is not NOT_AT_HAND:
+            if self._is_to_be_kept(sample):
                 folder.put(index, stamp, sample)
         self._made_s = (time.monotonic() - began) / len(samples)
         return samples
+
+    def _is_to_be_kept(self, sample: Any) -> bool:
+        """Tell whether it is a sample as a source should give it; others are the loader's matter."""
+        if not isinstance(sample, np.ndarray) or sample.dtype != np.uint8 or not sample.size:
+            return False
+        if self._form == "encoded":
+            return sample.ndim == 1 and not is_page(sample)
+        return sample.ndim == 3 and sample.shape[2] == 3
 
     def _decoded_now(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Read and decode samples; what cannot be is left to the loader, which says why, or does without."""
@@ -289,7 +314,7 @@ class Kept(Source):
 
     def _image(self, index: int, encoded: NDArray[np.uint8], decode: Decoder) -> NDArray[np.uint8]:
         try:
-            return decoded(encoded, Levels(self.value_range), self.name(index), decode)
+            return decoded(encoded, self._levels, self.name(index), decode)
         except Refused:
             return NOT_AT_HAND
 

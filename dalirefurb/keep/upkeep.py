@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import mmap
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,13 +61,12 @@ def verify(path: Path) -> tuple[int, list[int]]:
         StoreError: If there is no keep.
     """
     _, records, indices = _contents(path)
-    damaged = []
-    if len(indices):
-        with (path / "data").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            for index, record in zip(indices.tolist(), records[indices], strict=True):
-                start = int(record["start"])
-                if xxh3_64_intdigest(data[start : start + int(record["nbytes"])]) != record["digest"]:
-                    damaged.append(index)
+    with (path / "data").open("rb") as file:
+        damaged = [
+            index
+            for index, record in zip(indices.tolist(), records[indices], strict=True)
+            if not _is_whole(file.fileno(), record)
+        ]
     return len(indices) - len(damaged), damaged
 
 
@@ -83,6 +82,14 @@ def purge(path: Path) -> int:
     if not any(path.iterdir()):
         path.rmdir()
     return nbytes
+
+
+def _is_whole(descriptor: int, record: np.void) -> bool:
+    try:
+        content = os.pread(descriptor, int(record["nbytes"]), int(record["start"]))
+    except OSError:
+        return False
+    return bool(xxh3_64_intdigest(content) == record["digest"])
 
 
 def _contents(path: Path) -> tuple[dict[str, Any], Records, NDArray[np.int64]]:

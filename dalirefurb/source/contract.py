@@ -145,7 +145,9 @@ class Source(metaclass=Explained):
         return {}
 
     def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-        """Tell samples as they are from what they were, uint64 of shape (n,); None: `content` does, of all together.
+        """Tell samples as they are from what they were, uint64 of shape (n,), 0 where it cannot be told.
+
+        None: `content` tells it of all together.
 
         What keeps samples one by one, such as `Kept`, asks for it.
         """
@@ -367,7 +369,8 @@ class Concat(Source):
     def _owners(self, rows: NDArray[np.int64]) -> Iterator[tuple[Source, NDArray[np.int64], NDArray[np.int64]]]:
         """Yield each source that has some of the rows, which of them, and their indices in it."""
         owners = np.searchsorted(self._ends, rows, side="right")
-        for owner in np.unique(owners).tolist():
+        # Of no rows at all, what each source says of none.
+        for owner in np.unique(owners).tolist() if len(rows) else range(len(self._sources)):
             places = np.flatnonzero(owners == owner)
             yield self._sources[owner], places, rows[places] - self._start(owner)
 

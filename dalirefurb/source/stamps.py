@@ -56,8 +56,9 @@ def _stamp(path: str) -> bytes:
 
 
 def stamps_of(paths: Iterable[str]) -> NDArray[np.uint64]:
-    """Return a number for each file that tells it from others of its name, uint64 of shape (n,)."""
-    return np.array([xxh3_64_intdigest(_stamp(path)) for path in paths], np.uint64)
+    """Return a number that tells each file from others of its name, uint64 of shape (n,); 0: it cannot be asked."""
+    stamps = map(_stamp, paths)
+    return np.array([0 if stamp is _ABSENT else xxh3_64_intdigest(stamp) | 1 for stamp in stamps], np.uint64)
 
 
 def hash_pixels(images: NDArray[np.uint8]) -> str:

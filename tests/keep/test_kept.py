@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -55,10 +56,17 @@ from tests.resuming import losses_of
 pytestmark = pytest.mark.usefixtures("traced_once")
 
 SIZE, NUM_SAMPLES, BATCH_SIZE = 32, 23, 6
+TABLE_BYTES = 10 * 48
 KILLS = int(os.environ.get("DALIREFURB_KILLED_KEEPERS", "12" if EACH_CHANGE else "100"))
 STANDARD = Standard(NUM_SAMPLES, batch_size=BATCH_SIZE, seed=5)
 RECIPE = rand_augment(SIZE)
 ALL = np.arange(NUM_SAMPLES)
+
+
+def unknown(indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Stamp nothing."""
+    return np.zeros(len(indices), np.uint64)
+
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -94,6 +102,14 @@ class Counted(Source):
 
     def fingerprint(self) -> dict[str, Any]:
         return self._source.fingerprint()
+
+    def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
+        return self._source.stamps(indices)
+
+
+class Unstamped(Counted):
+    def stamps(self, indices: NDArray[np.int64]) -> None:
+        return None
 
 
 def served(
@@ -366,19 +382,173 @@ def test_a_claim_is_one_processs_and_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_there_is_room_for_so_many_bytes_and_what_came_first_stays(tmp_path: Path) -> None:
-    folder, none = KeepFolder(tmp_path, {}, 10, 1000), np.zeros(10, np.uint64)
+    folder = KeepFolder(tmp_path, {}, 10, TABLE_BYTES + 1000)
     image = np.arange(300, dtype=np.uint8).reshape(10, 10, 3)
     assert [folder.put(index, 0, image) for index in range(4)] == [True, True, True, False]
     assert folder.full
-    samples, kept = folder.find(np.arange(10), none)
+    samples, kept = folder.find(np.arange(10), unknown)
     assert kept.tolist() == [True] * 3 + [False] * 7
     for sample in samples[:3]:
         np.testing.assert_array_equal(sample, image)
-    larger = KeepFolder(tmp_path, {}, 10, 2000)
+    larger = KeepFolder(tmp_path, {}, 10, TABLE_BYTES + 2000)
     assert larger.put(4, 0, image[:5])
-    samples, kept = folder.find(np.array([4, 5]), none[:2])
+    samples, kept = folder.find(np.array([4, 5]), unknown)
     assert kept.tolist() == [True, False]
     np.testing.assert_array_equal(samples[0], image[:5])
+
+
+def test_what_another_process_puts_in_the_place_of_a_sample_is_not_taken_for_it(tmp_path: Path) -> None:
+    """Of two folders of files that have the same names and labels, say."""
+    own, other = (KeepFolder(tmp_path, {}, 3, 1 << 20) for _ in range(2))
+    images = [np.full((8, 8, 3), level, np.uint8) for level in (1, 2)]
+    assert own.put(1, 11, images[0])
+    assert own.find(np.array([1]), lambda _: np.array([11], np.uint64))[1].all()
+    assert other.put(1, 22, images[1])
+    assert not own.find(np.array([1]), lambda _: np.array([11], np.uint64))[1].any()
+    samples, kept = other.find(np.array([1]), lambda _: np.array([22], np.uint64))
+    assert kept.all()
+    np.testing.assert_array_equal(samples[0], images[1])
+
+
+@pytest.mark.parametrize("room", [bytes(16), b""], ids=["behind", "empty"])
+def test_room_that_samples_have_is_not_given_away_after_a_crash_of_the_machine(room: bytes, tmp_path: Path) -> None:
+    images = [np.full((8, 8, 3), level, np.uint8) for level in range(4)]
+    folder = KeepFolder(tmp_path, {}, 4, 1 << 20)
+    for index in range(3):
+        folder.put(index, 0, images[index])
+    del folder
+    (tmp_path / "room").write_bytes(room)
+    folder = KeepFolder(tmp_path, {}, 4, 1 << 20)
+    folder.put(3, 0, images[3])
+    samples, kept = folder.find(np.arange(4), unknown)
+    assert kept.all()
+    for sample, image in zip(samples, images, strict=True):
+        np.testing.assert_array_equal(sample, image)
+
+
+def test_the_table_has_its_room_from_the_beginning(tmp_path: Path) -> None:
+    """Else a full memory would end the process where the table is looked at."""
+    KeepFolder(tmp_path, {}, 100_000, 1 << 30)
+    assert (tmp_path / "records").stat().st_blocks * 512 >= 48 * 100_000
+
+
+def test_files_that_are_somebody_elses_are_left_alone(photos: ImageFolder, tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"mine")
+    with pytest.raises(StoreError, match=r"must say in keep\.json what it holds, but .* has files of such names"):
+        Kept(photos, tmp_path)
+    assert (tmp_path / "data").read_bytes() == b"mine"
+    with pytest.raises(StoreError, match="must say in"):
+        Kept(photos, tmp_path)
+
+
+def test_a_folder_that_is_deleted_while_it_is_opened_is_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, times = os.open, []
+
+    def meddled(path: Any, *arguments: Any) -> int:
+        descriptor = opened(path, *arguments)
+        if str(path).endswith("/data"):
+            times.append(path)
+            if len(times) == 1:
+                (tmp_path / "records").unlink()
+        return descriptor
+
+    monkeypatch.setattr(os, "open", meddled)
+    folder = KeepFolder(tmp_path, {}, 4, 1 << 20)
+    assert len(times) == 2
+    image = np.ones((8, 8, 3), np.uint8)
+    assert folder.put(2, 0, image)
+    assert KeepFolder(tmp_path, {}, 4, 1 << 20).find(np.arange(4), unknown)[1].tolist() == [False, False, True, False]
+
+
+def test_other_files_of_the_same_names_are_refused_and_a_few_changed_ones_are_not(tmp_path: Path) -> None:
+    roots = [write_folder(tmp_path / name, num_samples=NUM_SAMPLES) for name in ("a", "b")]
+    one, other = map(ImageFolder, roots)
+    Kept(one, tmp_path / "keep").fill()
+    with pytest.raises(StoreError, match="holds those of others that have the same names and labels"):
+        Kept(other, tmp_path / "keep")
+    os.utime(one.name(0))
+    assert_same(served(Kept(one, tmp_path / "keep")), served(one))
+
+
+def test_a_keep_that_can_only_be_read_is_served_from_and_nothing_is_added(
+    photos: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Kept(photos, tmp_path).images(ALL[::2])
+    opened = os.open
+
+    def guarded(path: Any, flags: int, *arguments: Any) -> int:
+        if str(path).startswith(str(tmp_path)) and flags & os.O_RDWR:
+            raise PermissionError(13, "Permission denied", path)
+        return opened(path, flags, *arguments)
+
+    monkeypatch.setattr(os, "open", guarded)
+    source = Counted(photos)
+    with pytest.raises(StoreError, match="holds another"):
+        Kept(photos.subset(ALL), tmp_path)
+    kept = Kept(photos, tmp_path)
+    assert_same(served(kept), served(photos))
+    images = Kept(source, tmp_path).images(ALL)
+    assert images is not None
+    assert [image.size > 0 for image in images] == [index % 2 == 0 for index in ALL]
+    assert not source.asked
+
+
+def test_a_full_keep_says_so_once(photos: ImageFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = Kept(photos, tmp_path, size="60KB")
+    served(kept)
+    (line,) = [record.getMessage() for record in caplog.records if "is full" in record.getMessage()]
+    assert re.search(r"is full: it has \d+ of 23 samples in the 60\.00 KB that it may take", line)
+
+
+def test_a_servers_page_is_not_kept_as_a_file(tmp_path: Path, photos: ImageFolder) -> None:
+    class Server(Counted):
+        away = True
+
+        def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]]:
+            page = np.frombuffer(b"<!DOCTYPE html><html>try again</html>", np.uint8)
+            return [
+                page if self.away and index == 3 else file
+                for index, file in zip(indices, super().read(indices), strict=True)
+            ]
+
+    server = Server(photos)
+    kept = Kept(server, tmp_path, form="encoded")
+    assert kept.read(ALL)[3][:1].tobytes() == b"<"
+    server.away = False
+    np.testing.assert_array_equal(kept.read(ALL)[3], photos.read(ALL[3:4])[0])
+
+
+def test_what_a_source_should_not_give_is_not_kept_but_refused_each_time(tmp_path: Path) -> None:
+    class Odd(Counted):
+        def read(self, indices: NDArray[np.int64]) -> Any:
+            return [
+                image if index != 2 else image[..., :1]
+                for index, image in zip(indices, super().read(indices), strict=True)
+            ]
+
+    arrays = Arrays(np.zeros((NUM_SAMPLES, SIZE, SIZE, 3), np.uint8), np.arange(NUM_SAMPLES))
+    kept = Kept(Odd(arrays), tmp_path)
+    for _ in range(2):
+        with pytest.raises(SampleError, match="sample 2 "):
+            served(kept, simple(SIZE, raw=True))
+
+
+def test_labels_that_were_assigned_are_another_source_of_the_same_images(photos: ImageFolder, tmp_path: Path) -> None:
+    kept = Kept(photos, tmp_path)
+    assert kept.fingerprint() == photos.fingerprint()
+    kept.labels = kept.labels + 1
+    assert kept.fingerprint() != photos.fingerprint()
+    assert pickle.loads(pickle.dumps(Kept(photos, tmp_path))).fingerprint() == photos.fingerprint()
+
+
+def test_a_concatenation_is_kept_also_where_not_all_parts_have_stamps(photos: ImageFolder, tmp_path: Path) -> None:
+    both, planner = Concat([photos, Unstamped(photos)]), Standard(2 * NUM_SAMPLES, batch_size=8)
+    kept = Kept(both, tmp_path)
+    assert_same(served(kept, planner=planner), served(both, planner=planner))
+    assert Concat([photos, Kept(photos, tmp_path / "one")]).images(ALL[:0]) is not None
+    assert Concat([photos, photos]).images(ALL[:0]) is None
 
 
 class Logged(Counted):
@@ -462,5 +632,6 @@ def test_a_folder_that_was_removed_is_an_empty_one_to_who_begins_later(photos: I
 def test_other_paths_of_the_same_files_are_another_source(photos: ImageFolder, tmp_path: Path) -> None:
     names = [photos.name(index) for index in range(NUM_SAMPLES)]
     Kept(FileList(names, photos.labels), tmp_path)
+    assert_same(served(Kept(FileList(names, photos.labels), tmp_path)), served(photos))
     with pytest.raises(StoreError, match=r"source\.labels"):
         Kept(FileList(names, photos.labels + 1), tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def test_the_command_line_fills_looks_at_verifies_and_deletes(
 
 
 def test_room_is_as_the_command_line_says(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["keep", str(photos), str(tmp_path / "keep"), "--size", "6KB", "--form", "encoded"]) == 0
+    assert main(["keep", str(photos), str(tmp_path / "keep"), "--size", "6.4KB", "--form", "encoded"]) == 0
     found = upkeep.inspect(tmp_path / "keep")
     assert 0 < found.kept < COUNT
     assert found.nbytes <= 6_000
@@ -60,6 +61,13 @@ def test_what_else_lies_in_the_folder_is_left_alone(photos: Path, tmp_path: Path
     (keep / "letter.txt").write_text("mine")
     upkeep.purge(keep)
     assert [path.name for path in keep.iterdir()] == ["letter.txt"]
+
+
+@pytest.mark.parametrize("form", ["decoded", "encoded"])
+def test_a_file_that_is_gone_does_not_keep_others_from_it(form: Any, photos: Path, tmp_path: Path) -> None:
+    source = ImageFolder(photos)
+    Path(source.name(2)).unlink()
+    assert Kept(source, tmp_path / "keep", form=form).fill() == COUNT - 1
 
 
 def test_broken_files_are_not_kept_and_do_not_keep_others_from_it(photos: Path, tmp_path: Path) -> None:

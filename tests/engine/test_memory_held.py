@@ -91,9 +91,9 @@ def run(code: str, *arguments: Any, **options: Any) -> list[Any]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-CASES = [("numba", "reuse", 2), ("dali", "reuse", 4)]
-if not EACH_CHANGE:  # where each change is tested, each backend
-    CASES.append(("numba", "standard", 8))
+CASES = [("numba", "reuse", 2)]
+if not EACH_CHANGE:
+    CASES += [("dali", "reuse", 4), ("numba", "standard", 8)]
 
 
 @pytest.fixture(scope="module")

@@ -46,6 +46,7 @@ from dalirefurb.source import Source
 from dalirefurb.store import Store
 from dalirefurb.trainers.trainer_loader import TrainerLoader
 from tests.engine.test_bit_identity import assert_same
+from tests.in_turn import in_turn
 from tests.loading import flat_loader
 from tests.pictures import write_folder
 from tests.resuming import Record, assert_resumes_everywhere, batches_of, record
@@ -138,8 +139,7 @@ def test_every_technique_is_resumed() -> None:
     assert {type(planner) for _, planner in TECHNIQUES.values()} == planners
 
 
-@pytest.mark.parametrize("where", ["in memory", "on disk", pytest.param("always anew", marks=pytest.mark.weekly)])
-@pytest.mark.parametrize("name", TECHNIQUES)
+@pytest.mark.parametrize(("name", "where"), in_turn([*TECHNIQUES], ["in memory", "on disk", "always anew"]))
 def test_restoring_serves_the_same_remaining_tensors(
     name: str, where: str, source: ImageFolder, recorded: Callable[..., Record], tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def test_what_is_raised_is_told(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.weekly
 def test_a_process_that_is_silent_hangs(tmp_path: Path) -> None:
     report = fuzzer("time.sleep(9999)", tmp_path, silent_s=10).run(2 * ROUND)
     assert report.hung == [f"JPEG-0-{ROUND} or {ROUND - 1} that follow"]

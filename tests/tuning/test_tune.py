@@ -328,7 +328,7 @@ BOTH_ORDERS = {order: rand_augment(32, order=order) for order in ("paper", "crop
     ("limit_s", "recipes"),
     [
         (1.0, BOTH_ORDERS),
-        (30.0, {"recipe": simple(32)}),
+        pytest.param(30.0, {"recipe": simple(32)}, marks=pytest.mark.weekly),
         *(pytest.param(limit_s, BOTH_ORDERS, marks=pytest.mark.weekly) for limit_s in (3.0, 30.0)),
     ],
 )

@@ -226,7 +226,9 @@ class KeepFolder:
         height, width = sample.shape[:2] if sample.ndim == 3 else (0, 0)
         try:
             if (start := self._take_room(content.nbytes)) is None:
-                if not self._full:
+                with self._lock:
+                    first, self._full = not self._full, True
+                if first:
                     count = int(self.kept(np.arange(len(self._table))).sum())
                     _log.warning(
                         "the keep %s is full: it has %s of %s samples in the %s that it may take; the others are read "
@@ -236,7 +238,6 @@ class KeepFolder:
                         f"{len(self._table):,}",
                         amount(self._most_bytes + self._table_bytes),
                     )
-                self._full = True
                 return False
             _write(self._data_file, content, start)
             digest = xxh3_64_intdigest(content)

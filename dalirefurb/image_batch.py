@@ -6,6 +6,7 @@ bookkeeping of a whole batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -161,6 +162,24 @@ class Images(Sequence[NDArray[Any]]):
         """Return that array."""
         array: NDArray[Any] = self._images
         return array
+
+
+def images_at(content: NDArray[np.uint8], offsets: NDArray[np.int64], shapes: NDArray[np.integer[Any]]) -> Images:
+    """View the images that begin at n offsets of some bytes, each of its shape, (n, 3), read-only."""
+
+    def look() -> list[Image]:
+        shown = content.view()
+        shown.flags.writeable = False
+        return [
+            shown[offset : offset + math.prod(shape)].reshape(shape)
+            for offset, shape in zip(offsets.tolist(), shapes.tolist(), strict=True)
+        ]
+
+    def locate() -> Places:
+        address: int = content.__array_interface__["data"][0]
+        return Places(address + offsets, shapes[:, :2].astype(np.int64))
+
+    return Images.on_demand(len(shapes), look, locate)
 
 
 def decoded_rows(samples: Sequence[NDArray[Any]] | NDArray[Any]) -> NDArray[np.int64]:

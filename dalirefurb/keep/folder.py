@@ -35,23 +35,10 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb.errors import StoreError
-from dalirefurb.image_batch import Images, Places
+from dalirefurb.image_batch import Images
+from dalirefurb.keep.record import RECORD, Records, believable, samples_of, written
 from dalirefurb.store.memory_budget import amount
 from dalirefurb.store.spec import differences
-
-RECORD = np.dtype(
-    [
-        ("start", "<u8"),
-        ("nbytes", "<u8"),
-        ("height", "<u4"),
-        ("width", "<u4"),
-        ("stamp", "<u8"),
-        ("digest", "<u8"),
-        ("check", "<u8"),
-    ]
-)
-"""Where a sample lies in the data, its bytes, and its size in pixels, 0 of one that is encoded; what it was made of,
-see `Source.stamps`; a checksum of its bytes, and one of all that. Of a sample that is not kept there are zeros."""
 
 IDENTITY = "keep.json"
 _OPENED = ("room", "records", "data")
@@ -77,10 +64,6 @@ _PROBES = 8
 _LOCK = struct.Struct("hhqqi4x")
 """The `struct flock` of Linux: type, whence, start, length, process."""
 
-_MIXER = np.uint64(0x9E3779B97F4A7C15)
-_FIELDS = RECORD.itemsize // 8
-
-Records = NDArray[np.void]
 Stamps = Callable[[NDArray[np.int64]], NDArray[np.uint64]]
 
 _log = logging.getLogger("dalirefurb.keep")
@@ -212,7 +195,7 @@ class KeepFolder:
         new = new[kept[new]]
         self._known[indices[new]] = records["check"][new]
         records[~kept] = 0
-        return _samples(data, records), kept
+        return samples_of(data, records), kept
 
     def put(self, index: int, stamp: int, sample: NDArray[np.uint8]) -> bool:
         """Keep a sample that is claimed; return whether there is room for it.
@@ -226,9 +209,7 @@ class KeepFolder:
         height, width = sample.shape[:2] if sample.ndim == 3 else (0, 0)
         try:
             if (start := self._take_room(content.nbytes)) is None:
-                with self._lock:
-                    first, self._full = not self._full, True
-                if first:
+                if self._ends():
                     count = int(self.kept(np.arange(len(self._table))).sum())
                     _log.warning(
                         "the keep %s is full: it has %s of %s samples in the %s that it may take; the others are read "
@@ -241,8 +222,7 @@ class KeepFolder:
                 return False
             _write(self._data_file, content, start)
             digest = xxh3_64_intdigest(content)
-            record = np.array([(start, content.nbytes, height, width, stamp, digest, 0)], RECORD)
-            record["check"] = _checks(record, np.array([index]))
+            record = written(index, start, content.nbytes, height, width, stamp, digest)
             _write(self._records_file, record.view(np.uint8).data, index * RECORD.itemsize)
         except OSError as error:
             self._give_up(error)
@@ -272,15 +252,20 @@ class KeepFolder:
                 with suppress(OSError):
                     _unlock(self._room, _CLAIMS + index)
 
+    def _ends(self) -> bool:
+        """Add nothing any more; return whether that is new."""
+        with self._lock:
+            new, self._full = not self._full, True
+        return new
+
     def _give_up(self, error: OSError) -> None:
-        """Add nothing any more."""
-        if not self._full:
+        """Add nothing any more, since a file cannot be written or locked."""
+        if self._ends():
             warnings.warn(
                 f"the keep {self._path} cannot be written ({error.strerror}): what it holds is served, nothing is "
                 f"added to it by this process; make room, or pass a smaller size",
                 stacklevel=2,
             )
-        self._full = True
 
     def _take_on(self, identity: Mapping[str, Any], sampled: Sequence[int]) -> None:
         """Say what is kept here, or look whether it is this.
@@ -400,41 +385,6 @@ def _advise() -> Any:
     advise = ctypes.CDLL(None, use_errno=True).madvise
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return advise
-
-
-def _samples(data: NDArray[np.uint8], records: Records) -> Images:
-    """View samples where they lie."""
-
-    def look() -> list[NDArray[np.uint8]]:
-        return [_sample(data, *place) for place in records[["start", "nbytes", "height", "width"]].tolist()]
-
-    def locate() -> Places:
-        start: int = data.__array_interface__["data"][0]
-        sizes = np.stack((records["height"], records["width"]), axis=1)
-        return Places(start + records["start"].astype(np.int64), sizes.astype(np.int64))
-
-    return Images.on_demand(len(records), look, locate)
-
-
-def _sample(data: NDArray[np.uint8], start: int, nbytes: int, height: int, width: int) -> NDArray[np.uint8]:
-    content = data[start : start + nbytes]
-    return content if nbytes and not height else content.reshape(height, width, 3)
-
-
-def believable(records: Records, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Tell which of n records were written whole for these samples, shape (n,)."""
-    believed: NDArray[np.bool_] = records["check"] == _checks(records, indices)
-    return believed
-
-
-def _checks(records: Records, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the checksum that each of n records of these samples has, never 0."""
-    words = np.ascontiguousarray(records).view("<u8").reshape(len(records), _FIELDS)
-    mixed = indices.astype(np.uint64) + np.uint64(1)
-    for field in range(_FIELDS - 1):
-        mixed = (mixed ^ words[:, field]) * _MIXER
-        mixed ^= mixed >> np.uint64(29)
-    return mixed | np.uint64(1)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb.errors import StoreError
-from dalirefurb.keep.folder import FILES, IDENTITY, RECORD, Records, believable
+from dalirefurb.keep.folder import FILES, IDENTITY
+from dalirefurb.keep.record import RECORD, Records, believable
 
 
 @dataclass(frozen=True)

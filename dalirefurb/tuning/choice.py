@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 
@@ -133,6 +134,9 @@ class Choice:
         return configuration.name.replace(f"reuse factor {configuration.reuse_factor}", "kept for the whole run")
 
 
+OwnChoice = TypeVar("OwnChoice", bound=Choice)
+
+
 def configurations(costs: Costs, machine: Machine, workload: Workload) -> list[Configuration]:
     """List every configuration, each with the largest coverage that the machine has room for; first comes standard."""
     firsts = list({(split.recipe, split.devices): split for split in reversed(costs.splits)}.values())[::-1]
@@ -206,7 +210,7 @@ def rival(choice: Choice) -> Configuration | None:
     return others[0].configuration if others else None
 
 
-def settled(choice: Choice, verified: Sequence[Verified], limit_s: float) -> Choice:
+def settled(choice: OwnChoice, verified: Sequence[Verified], limit_s: float) -> OwnChoice:
     """Return what is recommended after turns: what was chosen, or what was faster beside it, or nothing.
 
     Standard is the first that took turns; none did if something failed.
@@ -259,7 +263,7 @@ def unmeasured(costs: Costs, standard: Prediction) -> str:
     return again(" and ".join(varied), costs.limit_s) if varied else ""
 
 
-def _inconclusive(choice: Choice, missing: str) -> Choice:
+def _inconclusive(choice: OwnChoice, missing: str) -> OwnChoice:
     """Return a choice with nothing recommended, where something is missing."""
     return replace(choice, verdict=Verdict.INCONCLUSIVE, recommended=None, missing=missing)
 

@@ -120,7 +120,7 @@ def tune(
         seconds = (1 - MEASURING) * limit_s
         verified = verify(advice, source, recipes, step=step, disk=folder, seconds=seconds, told=told)
     advice = replace(advice, costs=replace(costs, notes=tuple(notes)))
-    return Advice(**vars(settled(advice, verified, limit_s)))
+    return settled(advice, verified, limit_s)
 
 
 def check_disk(disk: Path | str | None) -> Path | None:

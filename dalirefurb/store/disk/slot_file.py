@@ -7,7 +7,6 @@ short, is an error of a copy; through a map it would be a signal, see `page_cach
 from __future__ import annotations
 
 import errno
-import math
 import os
 import warnings
 import weakref
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb.errors import StoreError
-from dalirefurb.image_batch import Image, Images, Places
+from dalirefurb.image_batch import Image, Images, images_at
 from dalirefurb.store.allocator import ALIGNMENT, rounded
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.disk import file_lock
@@ -117,7 +116,7 @@ class SlotReader:
             pixels, offsets, buffer = here.pixels, starts, _NO_BYTES
             with here.watched(len(records)):
                 whole = _equal(map(xxh3_64_intdigest, _parts(pixels, offsets, nbytes)), records)
-        return whole, _images(pixels, offsets, records["shape"]), buffer
+        return whole, images_at(pixels, offsets, records["shape"]), buffer
 
     def prefetch(self, records: Records) -> None:
         """Have the kernel begin to read n samples, unless it has."""
@@ -154,24 +153,6 @@ def _equal(checksums: Iterable[int], records: Records) -> NDArray[np.bool_]:
     """Tell which of n samples have the checksum that was written down."""
     found: NDArray[np.bool_] = np.fromiter(checksums, np.uint64, len(records)) == records["pixels"]
     return found
-
-
-def _images(pixels: NDArray[np.uint8], offsets: NDArray[np.int64], shapes: NDArray[np.int32]) -> Images:
-    """View the images that begin at n offsets, read-only."""
-
-    def look() -> list[Image]:
-        shown = pixels.view()
-        shown.flags.writeable = False
-        return [
-            shown[offset : offset + math.prod(shape)].reshape(shape)
-            for offset, shape in zip(offsets.tolist(), shapes.tolist(), strict=True)
-        ]
-
-    def locate() -> Places:
-        address: int = pixels.__array_interface__["data"][0]
-        return Places(address + offsets, shapes[:, :2].astype(np.int64))
-
-    return Images.on_demand(len(shapes), look, locate)
 
 
 _ZEROS = bytes(PAGE)

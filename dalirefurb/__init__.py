@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dalirefurb.keep.kept import Kept as Kept
     from dalirefurb.loader import Loader as Loader
     from dalirefurb.mix import Mix as Mix
+    from dalirefurb.partial_source import PartialSource as PartialSource
     from dalirefurb.planning import AutoAssist as AutoAssist
     from dalirefurb.planning import Echo as Echo
     from dalirefurb.planning import Evaluate as Evaluate
@@ -70,6 +71,7 @@ _HOMES = {
     "MemoryStore": "store",
     "Mix": "mix",
     "Output": "augment.output",
+    "PartialSource": "partial_source",
     "Prefetch": "engine.prefetch",
     "Rank": "engine.rank",
     "Recipe": "augment.recipe",

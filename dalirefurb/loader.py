@@ -7,7 +7,7 @@ import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import torch
 from numpy.typing import NDArray
@@ -16,14 +16,14 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device
 from dalirefurb.calls import Explained, explained
 from dalirefurb.checks import epoch_of
-from dalirefurb.engine.backend_factory import Devices, Kernels, choose_kernels
+from dalirefurb.engine.backend_factory import Devices, Kernels, choose_kernels, done_by_kernels
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.build import Assembler
 from dalirefurb.engine.checkpoint import restored, saved
 from dalirefurb.engine.configuration import Configuration, check_kinds
 from dalirefurb.engine.cursor import Cursor
 from dalirefurb.engine.diagnosis import NOTHING_SERVED, Diagnosis
-from dalirefurb.engine.finisher import BatchTensors
+from dalirefurb.engine.finisher import BatchTensors, Served
 from dalirefurb.engine.loader_view import Batch, EpochSampler, Mappable, refuse_caller
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.rank import Rank, chosen
@@ -61,9 +61,9 @@ class Loader(Mappable, metaclass=Explained):
             every batch is computed whole.
         partial_device: Device where the partial part runs, "cpu" or "gpu".
         final_device: Device where the final part runs; with the partial part on the "gpu" it must be there, too.
-        kernels: What computes on the CPU: "numba", compiled kernels that leave only decoding to DALI, or "dali". By
-            default Numba's, if it exists for the Python at hand, both parts are on the CPU and the
-            recipe has no stage of the user's.
+        kernels: What computes on the CPU: "numba", compiled kernels that leave decoding to DALI, and from the first
+            stage on that has none, such as `Custom`, all that follows; or "dali", which does all. By default Numba's,
+            if it exists for the Python at hand, both parts are on the CPU and images have one size where DALI goes on.
         prefetch: How many threads work, and how far ahead.
         with_indices: Whether a batch is (images, labels, indices): the samples' indices, (B,) int64 on the host, for
             `source.name(index)` and the like; -1 for rows of padding, see `Evaluate`.
@@ -85,6 +85,9 @@ class Loader(Mappable, metaclass=Explained):
         ConfigurationError: If the parts do not fit together.
         OutOfMemoryError: If the store and what is on its way exceed the memory at hand.
     """
+
+    _serves: ClassVar[Literal["partial", "final"]] = "final"
+    _views: tuple[Recipe, ...] = ()
 
     num_workers = 0
     collate_fn = None
@@ -117,9 +120,11 @@ class Loader(Mappable, metaclass=Explained):
                 "pad=True needs with_indices=True: rows that only fill a batch up are told by their index, -1"
             )
         devices = Devices(partial_device, final_device)
-        kernels = choose_kernels(kernels, recipe, devices)
-        stored = store is not None
-        configuration = Configuration(source, recipe, planner, stored, devices, kernels, bad_samples, pin_memory)
+        serves, stored = self._serves, store is not None
+        kernels = choose_kernels(kernels, recipe, devices, final=serves == "final")
+        configuration = Configuration(
+            source, recipe, planner, stored, devices, kernels, bad_samples, pin_memory, serves, self._views
+        )
         fingerprint = configuration.fingerprint
         self.source, self.recipe, self.planner = source, recipe, planner
         self._kernels = kernels
@@ -193,9 +198,12 @@ class Loader(Mappable, metaclass=Explained):
             LoaderError: If the losses of the last batch were not observed.
         """
         self._check_observed("the state is taken")
+        return self._state_at(self._cursor.position)
+
+    def _state_at(self, position: Position) -> dict[str, Any]:
         assistant, division = self._assistant, self._assembler.divided.division
         seen = None if assistant is None else assistant.state()
-        state = saved(self._cursor.position, self._own_fingerprint(), seen, division=division)
+        state = saved(position, self._own_fingerprint(), seen, division=division)
         bad = [[each.index, each.name, each.reason] for each in self.bad_samples()]
         return {**state, "bad_samples": bad} if bad else state
 
@@ -346,10 +354,14 @@ class Loader(Mappable, metaclass=Explained):
         planner, classes = self.planner, self.source.classes
         whole = "files" if self.recipe.encoded else "arrays"
         cached = " > ".join(stage.name for stage in self.recipe.partial) or f"{whole}, as they are read"
+        names = [stage.name for stage in self.recipe.stages]
+        done = min(done_by_kernels(self.recipe), len(names) if self._serves == "final" else self.recipe.split)
+        rest = f", DALI from {names[done]!r} on" if self._kernels == "numba" and done < len(names) else ""
+        kernels = f"{self._kernels}{rest}"
         return (
             f"Loader({planner.num_samples:,} samples{'' if classes is None else f' of {len(classes):,} classes'} by "
             f"{type(planner).__name__} in batches of {planner.batch_size:,}, next: {self._cursor}; "
-            f"{'cached' if planner.peak_slots else 'partial'}: {cached}; kernels: {self._kernels})"
+            f"{'cached' if planner.peak_slots else 'partial'}: {cached}; kernels: {kernels})"
         )
 
     def _own_fingerprint(self) -> dict[str, Any]:
@@ -391,6 +403,10 @@ class Loader(Mappable, metaclass=Explained):
         assert engine is not None  # Since the pass began, at the latest.
         engine.seek(self._cursor.position)
         served = engine.take()
-        batch = self._tensors.of(served, engine.planner.padding(served.position.batch))
+        batch = self._batch_of(served, engine.planner.padding(served.position.batch))
         assistant = self._assistant
         return batch, served.position.after(engine.num_batches), 0 if assistant is None else assistant.served + 1
+
+    def _batch_of(self, served: Served, padding: int) -> Batch:
+        """Return a batch as the training loop gets it; its last rows, so many, only fill it up."""
+        return self._tensors.of(served, padding)

@@ -84,7 +84,7 @@ def run(script: Script, monkeypatch: pytest.MonkeyPatch, **given: Any) -> dict[s
     try:
         for block in script.blocks:
             here = re.sub(r"\b(s3|gs)://", "memory://", block.replace("/local/", f"{Path.cwd()}/"))
-            exec(compile(here, script.page, "exec"), names)
+            exec(compile(here, script.page, "exec", dont_inherit=True), names)
     finally:
         for value in names.values():
             loader = getattr(value, "loader", value)

@@ -5,6 +5,8 @@ from dalirefurb.dali.graph import Graph as Graph
 from dalirefurb.dali.graph import Input as Input
 from dalirefurb.dali.graph import Part as Part
 from dalirefurb.dali.graph import cut_window as cut_window
+from dalirefurb.dali.graph import final_graph as final_graph
+from dalirefurb.dali.graph import final_inputs as final_inputs
 from dalirefurb.dali.runner import REPLICA_OPTIONS as REPLICA_OPTIONS
 from dalirefurb.dali.runner import Decoder as Decoder
 from dalirefurb.dali.runner import GraphError as GraphError

@@ -93,6 +93,7 @@ class Graph:
         final_device: Device where the final part runs; "cpu" only if the partial part is on the CPU too.
         entering_device: Device where partial images enter the final graph; "gpu" only if the final part is there.
         leaving_device: Device where partial images leave the partial graph; "gpu" only if the partial part is there.
+        first: Number of stages of the partial part that are done already, by kernels: images enter, not samples.
     """
 
     recipe: Recipe
@@ -101,6 +102,7 @@ class Graph:
     final_device: Device = "cpu"
     entering_device: Device = "cpu"
     leaving_device: Device = "cpu"
+    first: int = 0
 
     def __post_init__(self) -> None:
         placements = [("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu")]
@@ -142,10 +144,10 @@ class Graph:
         if self.part == "final":
             entering = Input("partial", "uint8", 3, "HWC", self.entering_device)
         else:
-            entering = ENCODED if self.recipe.encoded else Input("sample", "uint8", 3, "HWC")
+            entering = ENCODED if self.recipe.encoded and not self.first else Input("sample", "uint8", 3, "HWC")
         window = cut_window(self.recipe)
         stages = {
-            "partial": self.recipe.partial,
+            "partial": self.recipe.partial[self.first :],
             "final": self.recipe.final,
             "whole": self.recipe.stages,
             "decoded": () if window is None else (window,),
@@ -182,7 +184,8 @@ class Graph:
         if operator is not None:
             raise ConfigurationError(
                 f"a stage uses DALI's random operator {operator!r}, whose numbers depend on which other samples are in "
-                f"the batch; draw them on the host in a Stage of your own"
+                f"the batch; draw them on the host in a Stage of your own, with draw and apply (docs/how-to/own-stage "
+                f"has one), or have your own pipeline draw them behind a PartialSource"
             )
         return blob
 
@@ -192,12 +195,29 @@ class Graph:
         device = self.entering_device if self.part == "final" else self.partial_device
         if self.part == "decoded":
             return _decoded_part(self.recipe, nodes, device)
-        images = nodes["partial"] if self.part == "final" else _partial_part(self.recipe, nodes, device)
+        images = nodes["partial"] if self.part == "final" else _partial_part(self.recipe, nodes, device, self.first)
         if self.part == "partial":
             return images.cpu() if device != self.leaving_device else images
         if device != self.final_device:
             images = images.gpu()
         return _final_part(self.recipe, images, nodes)
+
+
+def final_graph(recipe: Recipe, images: Node, parameters: Sequence[Node]) -> Node:
+    """Trace the final part of a recipe in anybody's pipeline.
+
+    Args:
+        recipe: Recipe whose final part is traced.
+        images: Partial images, on the device where the final part is to run.
+        parameters: Nodes of the inputs that `final_inputs` names, in that order, all of them.
+    """
+    names = [declared.name for declared in final_inputs(recipe)]
+    return _final_part(recipe, fn.reshape(images, layout="HWC"), dict(zip(names, parameters)))  # noqa: B905 - DALI traces it without arguments
+
+
+def final_inputs(recipe: Recipe) -> tuple[Input, ...]:
+    """Return what the final part of a recipe is fed beside partial images."""
+    return Graph(recipe, "final").inputs[1:]
 
 
 def _parameters(stage: Stage, nodes: Mapping[str, Node]) -> dict[str, Node]:
@@ -210,10 +230,10 @@ def cut_window(recipe: Recipe) -> RandomResizedCrop | None:
     return after if type(after) is RandomResizedCrop else None
 
 
-def _partial_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device) -> Node:
+def _partial_part(recipe: Recipe, nodes: Mapping[str, Node], device: Device, first: int) -> Node:
     """Trace from the source's samples to partial images; a window right after decoding is decoded by region."""
-    stages = recipe.partial
-    if recipe.encoded:
+    stages = recipe.partial[first:]
+    if recipe.encoded and not first:
         images, window = _decoded_part(recipe, nodes, device), cut_window(recipe)
         if window is not None:
             images = window.apply_to_window(images, _parameters(window, nodes))

@@ -1,11 +1,12 @@
-"""BackendFactory: builds what computes a part, DALI's pipelines or kernels that leave only decoding to DALI."""
+"""BackendFactory: builds what computes a part: DALI's pipelines, or kernels, which leave decoding to DALI, or more."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
@@ -13,10 +14,11 @@ from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device, Stage
 from dalirefurb.augment.stages.custom import KernelStage
-from dalirefurb.dali import Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
+from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Images
+from dalirefurb.kernels.buffers import Levels, OutputBuffers
 from dalirefurb.kernels.lower import steps_of
 
 if TYPE_CHECKING:
@@ -43,32 +45,56 @@ class Devices:
 
 
 Kernels = Literal["numba", "dali"]
-"""What computes on the CPU: kernels compiled by Numba where there are any, or DALI's operators alone."""
+"""What computes on the CPU: kernels compiled by Numba up to a stage that has none, or DALI's operators alone."""
 
 
-def choose_kernels(kernels: Kernels | None, recipe: Recipe, devices: Devices) -> Kernels:
-    """Fill in what is None: Numba, if it is installed, both parts run on the CPU and every stage has a kernel.
+def choose_kernels(kernels: Kernels | None, recipe: Recipe, devices: Devices, *, final: bool = True) -> Kernels:
+    """Fill in what is None: Numba, if it is installed, both parts run on the CPU and the first stages have kernels.
 
-    All stages or none: else it would depend on the split, or on whether there is a store, which stages run by which.
+    Which stages run by which, see `done_by_kernels`, depends neither on the split nor on whether there is a store.
+
+    Args:
+        kernels: Name of what computes; None: whatever can.
+        recipe: Recipe whose stages are computed.
+        devices: Devices of the parts.
+        final: Whether the final part is computed here, too; else DALI's operators do it elsewhere.
 
     Raises:
         ConfigurationError: If they cannot be had.
     """
     chosen = _chosen(kernels, recipe, devices)
-    if chosen == "dali":
-        for stage in recipe.stages:
-            for each in (stage, *getattr(stage, "inner", ())):
-                if isinstance(each, KernelStage):
-                    each.refuse_dali()
+    done = done_by_kernels(recipe) if chosen == "numba" else 0
+    for stage in recipe.stages[done if final else min(done, recipe.split) :]:
+        for each in (stage, *getattr(stage, "inner", ())):
+            if isinstance(each, KernelStage) and not final and stage in recipe.final:
+                raise ConfigurationError(
+                    f"stage {each.name!r} is compiled by Numba, but the final part is your pipeline's, of DALI's "
+                    f"operators: split the recipe behind it, or make it of these by Stage or Custom"
+                )
+            if isinstance(each, KernelStage):
+                each.refuse_dali()
     return chosen
+
+
+def done_by_kernels(recipe: Recipe) -> int:
+    """Return how many first stages kernels can do, decoding included: from the first without a kernel on DALI goes on.
+
+    DALI is fed one array of them, so with none of them if that stage does not get images of one size from each recipe.
+    """
+    first = next(
+        (place for place, stage in enumerate(recipe.stages) if place >= recipe.encoded and steps_of((stage,)) is None),
+        len(recipe.stages),
+    )
+    return first if first == len(recipe.stages) or recipe.at(first).partial_size(None) is not None else 0
 
 
 def _chosen(kernels: Kernels | None, recipe: Recipe, devices: Devices) -> Kernels:
     on_cpu = devices.partial == devices.final == "cpu"
     installed = importlib.util.find_spec("numba") is not None
-    without = [stage.name for stage in _stages(recipe) if steps_of((stage,)) is None]
+    done = done_by_kernels(recipe)
+    some = done == len(recipe.stages) or done > recipe.encoded
     if kernels is None:
-        return "numba" if on_cpu and installed and not without else "dali"
+        return "numba" if on_cpu and installed and some else "dali"
     if kernels not in get_args(Kernels):
         raise ConfigurationError(f"kernels must be one of {get_args(Kernels)} or None, got {kernels!r}")
     if kernels == "dali":
@@ -82,29 +108,35 @@ def _chosen(kernels: Kernels | None, recipe: Recipe, devices: Devices) -> Kernel
         raise ConfigurationError(
             "kernels='numba' needs Numba, which is not installed: pip install numba, or leave kernels out"
         )
-    if without:
+    if not some:
+        names = [stage.name for stage in recipe.stages[recipe.encoded :] if steps_of((stage,)) is None]
         raise ConfigurationError(
-            f"kernels='numba' needs stages that have kernels, but {', '.join(map(repr, without))} has none: "
-            f"leave kernels out"
+            f"kernels='numba' needs stages that have kernels before {names[0]!r}, which has none, and to leave it "
+            f"images of one size: leave kernels out"
         )
     return kernels
 
 
-def compile_kernels(kernels: Kernels, recipe: Recipe) -> None:
-    """Compile what a recipe needs, where kernels are chosen; what was compiled before is loaded."""
+def compile_kernels(kernels: Kernels, recipe: Recipe, *, final: bool = True) -> None:
+    """Compile what a recipe needs, where kernels are chosen, its final part perhaps; what was compiled is loaded."""
     if kernels == "dali":
         return
     from dalirefurb.kernels.ahead import compile_for
     from dalirefurb.kernels.random import use_compiled
 
-    stages, split = _stages(recipe), max(recipe.split - recipe.encoded, 0)
-    compile_for(stages[:split], stages[split:], recipe.output)
+    done, encoded = done_by_kernels(recipe), recipe.encoded
+    split = min(max(recipe.split, encoded), done) if final else done
+    output = (recipe.output if done == len(recipe.stages) else _levels_after(recipe, done)) if final else None
+    stages = recipe.stages if final else recipe.partial
+    compile_for(stages[encoded:split], stages[split:done], output)
     use_compiled()
 
 
-def _stages(recipe: Recipe) -> tuple[Stage, ...]:
-    """Return the stages that kernels can do: all but decoding."""
-    return recipe.stages[1:] if recipe.encoded else recipe.stages
+def _levels_after(recipe: Recipe, done: int) -> Levels:
+    """Return what kernels leave after so many stages."""
+    sides = recipe.at(done).partial_size(None)
+    assert sides is not None
+    return Levels(sides)
 
 
 class BackendFactory:
@@ -130,6 +162,7 @@ class BackendFactory:
         reserve: Callable[[int], Images | None] | None = None,
     ) -> None:
         self._recipe = recipe
+        self._done = done_by_kernels(recipe)
         self._kernels = kernels
         self._devices = devices
         self._max_rows = max_rows
@@ -143,20 +176,41 @@ class BackendFactory:
     def build(self, part: Part, count: int | None = None) -> PipelineRunner:
         """Return what runs a part: kernels, or `count` copies of its pipeline, by default as `Depths` says.
 
-        Where kernels are chosen the final part is never alone: see `build_both`.
+        Where kernels do all of the partial part the final one is never alone: see `build_both`.
         """
-        if self._kernels == "dali":
-            return self._replicas(part, count)
-        assert part != "final"
-        recipe = self._recipe
-        if part == "partial":
-            return self._kernel_runner(recipe.partial, output=None, split=True)
-        return self._kernel_runner(recipe.stages, output=recipe.output, split=False)
+        recipe, done = self._recipe, self._done
+        if part == "final" or self._kernels == "dali":
+            return self._replicas(self._graph(part), count)
+        if part == "whole":
+            return self._kernel_runner(recipe.stages[:done], output=self._output, split=False)
+        runner = self._kernel_runner(recipe.partial[:done], output=None, split=True, reserves=done >= recipe.split)
+        if done >= recipe.split:
+            return runner
+        # One copy, with all threads: a group is collected as soon as it is submitted.
+        rest = self._replicas(replace(self._graph("partial"), first=done), 1, threads_each=self._num_threads)
+        return KernelsThenGraph(runner, rest)
 
     def build_both(self) -> KernelRunner:
-        """Return kernels of both parts, where kernels are chosen, for samples and partial images."""
+        """Return kernels of both parts, where they do all of the partial part, for samples and partial images."""
         recipe = self._recipe
-        return self._kernel_runner(recipe.partial, recipe.final, output=recipe.output, split=True)
+        return self._kernel_runner(
+            recipe.partial, recipe.final[: self._done - recipe.split], output=self._output, split=True
+        )
+
+    def build_rest(self) -> PipelineRunner:
+        """Return DALI's operators from the first stage on that has no kernel, where kernels are chosen."""
+        return self._replicas(replace(self._graph("final"), recipe=self._recipe.at(self._done)))
+
+    @property
+    def leaves_rest(self) -> bool:
+        """Whether kernels are chosen, and leave stages to DALI's operators, see `build_rest`."""
+        return self._kernels == "numba" and self._done < len(self._recipe.stages)
+
+    @property
+    def _output(self) -> Output | Levels:
+        """What kernels end with."""
+        recipe = self._recipe
+        return _levels_after(recipe, self._done) if self.leaves_rest else recipe.output
 
     def close(self) -> None:
         """Have the kernels' threads end, and let the store go: nothing is built any more. Never waits."""
@@ -174,12 +228,9 @@ class BackendFactory:
         if self._device_id is not None:
             release_unused_memory()
 
-    def _replicas(self, part: Part, count: int | None) -> Replicas:
-        devices, depths = self._devices, self._depths
-        copies, threads_each = depths.replicas, depths.threads_each
-        if part == "final":
-            copies, threads_each = depths.final_replicas, depths.final_threads_each
-        graph = Graph(
+    def _graph(self, part: Part) -> Graph:
+        devices = self._devices
+        return Graph(
             self._recipe,
             part,
             devices.partial,
@@ -187,26 +238,38 @@ class BackendFactory:
             entering_device=devices.entering if part == "final" else "cpu",
             leaving_device=devices.leaving if part == "partial" else "cpu",
         )
+
+    def _replicas(self, graph: Graph, count: int | None = None, *, threads_each: int | None = None) -> Replicas:
+        depths = self._depths
+        copies, threads = depths.replicas, depths.threads_each
+        if graph.part == "final":
+            copies, threads = depths.final_replicas, depths.final_threads_each
         return Replicas(
             graph,
             copies if count is None else count,
             max_batch_size=self._max_rows,
-            num_threads=threads_each,
+            num_threads=threads_each or threads,
             device_id=self._device_id if graph.needs_gpu else None,
         )
 
     def _kernel_runner(
-        self, first: tuple[Stage, ...], then: tuple[Stage, ...] = (), *, output: Output | None, split: bool
+        self,
+        first: tuple[Stage, ...],
+        then: tuple[Stage, ...] = (),
+        *,
+        output: Output | Levels | None,
+        split: bool,
+        reserves: bool = True,
     ) -> KernelRunner:
         """Return kernels of some stages.
 
         Args:
             first: First stages of the recipe, decoding included.
             then: Stages after them.
-            output: Output that the model receives, if the stages end with it; None: they do not.
+            output: What the stages end with; None: with partial images.
             split: Whether images are partial after the first stages, and written down.
+            reserves: Whether they are written into the store's slots, if it has room.
         """
-        from dalirefurb.kernels.buffers import OutputBuffers
         from dalirefurb.kernels.program import KernelProgram
         from dalirefurb.kernels.runner import KernelRunner
         from dalirefurb.kernels.thread_pool import KernelThreadPool
@@ -226,7 +289,7 @@ class BackendFactory:
         )
         pool = KernelThreadPool(self._num_threads - 1)
         self._pools.append(pool)
-        buffers = OutputBuffers(self._depths.groups_made, self._reserve)
+        buffers = OutputBuffers(self._depths.groups_made, self._reserve if reserves else None)
         return KernelRunner(program, self._pipelines(decoding=encoded), pool, buffers)
 
     def _pipelines(self, *, decoding: bool) -> DecodePipelines:
@@ -244,3 +307,35 @@ class BackendFactory:
         )
         self._pools.extend(pipelines.pools())
         return pipelines
+
+
+class KernelsThenGraph:
+    """Kernels make images, and a graph goes on with them: a `PipelineRunner`.
+
+    Args:
+        kernels: Runner of the first stages.
+        graph: Runner of the others, whose samples are images.
+    """
+
+    def __init__(self, kernels: KernelRunner, graph: PipelineRunner) -> None:
+        self._kernels = kernels
+        self._graph = graph
+        self._feeds: deque[Mapping[str, Feed]] = deque()
+
+    def submit(self, feeds: Mapping[str, Feed]) -> None:
+        """Have the kernels begin."""
+        self._kernels.submit(feeds)
+        self._feeds.append(feeds)
+
+    def collect(self) -> Any:
+        """Wait for the kernels, then for the graph; see `PipelineRunner.collect`."""
+        feeds = self._feeds.popleft()
+        images = self._kernels.collect()
+        self._graph.submit({**feeds, "sample": images.as_tensor()})
+        return self._graph.collect()
+
+    def restart(self) -> None:
+        """Forget all batches in flight."""
+        self._kernels.restart()
+        self._graph.restart()
+        self._feeds.clear()

@@ -1,4 +1,4 @@
-"""Three ways to compute a group's images, chosen by devices, kernels and store, and the graph that finishes them.
+"""Three ways to compute a group's images, chosen by devices, kernels and store, and what finishes them.
 
 PartialBackend     a graph makes partial images; `FinalGraph` finishes them
 WholeBackend       one graph, or kernels, make final images; nobody sees what is in between
@@ -8,17 +8,21 @@ BothPartsBackend   kernels make both, of what was decoded and of what the store 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Stage
-from dalirefurb.dali import PipelineRunner
+from dalirefurb.dali import Feed, PipelineRunner
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images
+from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.reading.reader import Samples
 from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.store import DeviceLease
@@ -36,11 +40,14 @@ class ComputeBackend(ABC):
     Args:
         input_builder: Builder of the runner's inputs.
         runner: Runner of a graph, or of kernels.
+        leaves_rest: Whether the runner leaves the last stages to a `FinalGraph`.
     """
 
-    def __init__(self, input_builder: InputBuilder, runner: PipelineRunner) -> None:
+    def __init__(self, input_builder: InputBuilder, runner: PipelineRunner, *, leaves_rest: bool = False) -> None:
         self._input_builder = input_builder
         self._runner = runner
+        self._leaves_rest = leaves_rest
+        self._drawn: deque[dict[str, Feed]] = deque()
 
     @abstractmethod
     def submit(self, cache_plan: CachePlan, samples: Samples) -> None:
@@ -51,7 +58,8 @@ class ComputeBackend(ABC):
         """Wait for the oldest group, and make its partial images known.
 
         Returns:
-            Its final images, a DALI tensor list or what can be used like one, if they are made here; otherwise None.
+            Its final images, a DALI tensor list or what can be used like one, if they are made here; what `FinalGraph`
+            is fed, if the runner leaves it stages; otherwise None.
 
         Raises:
             GraphError: If the graph failed; that group is lost.
@@ -64,6 +72,11 @@ class ComputeBackend(ABC):
     def restart(self) -> None:
         """Forget all groups in flight."""
         self._runner.restart()
+        self._drawn.clear()
+
+    def _made(self, images: Any, drawn: dict[str, Feed]) -> Any:
+        """Return what `collect` does, given the images of the runner, and what was drawn for the group."""
+        return {**drawn, "partial": images.as_tensor()} if self._leaves_rest else images
 
 
 class PartialBackend(ComputeBackend):
@@ -114,11 +127,14 @@ class WholeBackend(ComputeBackend):
 
     def submit(self, cache_plan: CachePlan, samples: Samples) -> None:
         """Draw the parameters and feed a replica."""
-        self._runner.submit(self._input_builder.whole(cache_plan.plan, samples))
+        feeds = self._input_builder.whole(cache_plan.plan, samples)
+        self._runner.submit(feeds)
+        self._drawn.append({name: values for name, values in feeds.items() if name != "sample"})
 
     def collect(self, cache_plan: CachePlan) -> Any:
-        """Return the group's final images."""
-        return self._runner.collect()
+        """Return the group's final images, or what the rest is fed."""
+        drawn = self._drawn.popleft()
+        return self._made(self._runner.collect(), drawn)
 
 
 class BothPartsBackend(ComputeBackend):
@@ -135,11 +151,13 @@ class BothPartsBackend(ComputeBackend):
             sizes = cache_plan.partial_sizes()
         final = builder.final_parameters(plan, cache_plan.shown, sizes)
         self._runner.submit(partial, final, rows=rows, count=len(plan.indices), pinned=cache_plan.pinned_images())
+        self._drawn.append(final)
 
-    def collect(self, cache_plan: CachePlan) -> Images:
-        """Make the group's partial images known, and return its final ones."""
+    def collect(self, cache_plan: CachePlan) -> Any:
+        """Make the group's partial images known, and return its final ones, or what the rest is fed."""
+        drawn = self._drawn.popleft()
         cache_plan.computed.images.set_result(self._runner.collect_partial())
-        return self._runner.finish(cache_plan.shared_images())
+        return self._made(self._runner.finish(cache_plan.shared_images()), drawn)
 
     def handed_over(self) -> None:
         """Leave Python's lock to the finish thread."""
@@ -147,7 +165,9 @@ class BothPartsBackend(ComputeBackend):
 
 
 class FinalGraph:
-    """DALI's graph of the final part, where it is apart from the partial one. It has one owner thread.
+    """DALI's graph of the final part, where it is apart from the partial one, or of what kernels leave to DALI.
+
+    It has one owner thread.
 
     Args:
         input_builder: Builder of the graph's inputs.
@@ -161,8 +181,17 @@ class FinalGraph:
         self._runner = runner
         self._buffer = buffer
 
-    def submit(self, cache_plan: CachePlan) -> None:
-        """Draw the parameters and feed a replica with a group whose partial images are known."""
+    def submit(self, cache_plan: CachePlan, feeds: dict[str, Feed] | None = None) -> None:
+        """Feed a replica with a group whose partial images are known.
+
+        Args:
+            cache_plan: Cache plan of the group.
+            feeds: What the backend left to do; None: its partial images are to be finished, with parameters that are
+                drawn here.
+        """
+        if feeds is not None:
+            self._runner.submit(feeds)
+            return
         plan, shown = cache_plan.plan, cache_plan.shown
         if self._buffer is None:
             self._runner.submit(self._input_builder.final(plan, cache_plan.partial_images(), shown))
@@ -192,6 +221,67 @@ class FinalGraph:
         self._runner.restart()
         if self._buffer is not None:
             self._buffer.forget()
+
+
+@dataclass(frozen=True)
+class FinalFeed:
+    """What the final part of some rows is fed, where somebody else's graph does it.
+
+    Attributes:
+        images: Partial images, (B, H, W, 3) uint8, or B of different sizes; as long as anybody refers to them, or to a
+            part of them, their memory is not used again.
+        parameters: Parameters of the final part, in the order of `final_inputs`, each of B rows; of one view after the
+            other.
+    """
+
+    images: NDArray[np.uint8] | list[NDArray[np.uint8]]
+    parameters: list[NDArray[Any]]
+
+    def __getitem__(self, rows: slice) -> FinalFeed:
+        """Return some rows."""
+        return FinalFeed(self.images[rows], [values[rows] for values in self.parameters])
+
+
+class FinalFeeds:
+    """Takes the place of `FinalGraph` where somebody else's graph does the final part: copies what that is fed.
+
+    Args:
+        input_builders: Builders of the inputs, of each view one.
+        most_groups: Number of groups on their way at the same time.
+    """
+
+    def __init__(self, input_builders: Sequence[InputBuilder], *, most_groups: int) -> None:
+        self._input_builders = input_builders
+        self._buffers = Buffers(most_groups)
+        self._fed: deque[FinalFeed] = deque()
+
+    def submit(self, cache_plan: CachePlan, _: None = None) -> None:
+        """Draw the parameters of a group whose partial images are known, and copy these: the store may evict them."""
+        partial = cache_plan.partial_images()
+        parameters = []
+        for builder in self._input_builders:
+            drawn = builder.final(cache_plan.plan, partial, cache_plan.shown)
+            parameters += [np.asarray(drawn[name]) for name in builder.final_names]
+        images = [*partial]
+        ends = np.cumsum([image.size for image in images])
+        levels = self._buffers.take((int(ends[-1]),), "uint8")
+        alike = len({image.shape for image in images}) == 1
+        copies: Any = levels.reshape(-1, *images[0].shape) if alike else []
+        if not alike:
+            copies = [
+                levels[end - image.size : end].reshape(image.shape) for end, image in zip(ends, images, strict=True)
+            ]
+        for copy, image in zip(copies, images, strict=True):
+            np.copyto(copy, image)
+        self._fed.append(FinalFeed(copies, parameters))
+
+    def collect(self) -> FinalFeed:
+        """Return what the oldest group is fed."""
+        return self._fed.popleft()
+
+    def restart(self) -> None:
+        """Forget all groups."""
+        self._fed.clear()
 
 
 def names(stages: tuple[Stage, ...]) -> str:

@@ -10,14 +10,21 @@ from typing import Any
 
 import torch
 
-from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import views
-from dalirefurb.engine.backend_factory import BackendFactory, compile_kernels
-from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, FinalGraph, PartialBackend, View, WholeBackend
+from dalirefurb.engine.backend_factory import BackendFactory, compile_kernels, done_by_kernels
+from dalirefurb.engine.backends import (
+    BothPartsBackend,
+    ComputeBackend,
+    FinalFeeds,
+    FinalGraph,
+    PartialBackend,
+    View,
+    WholeBackend,
+)
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.compute_now import ComputeNow
-from dalirefurb.engine.configuration import Configuration, are_apart, traced
+from dalirefurb.engine.configuration import Configuration, traced
 from dalirefurb.engine.diagnosis import Facts
 from dalirefurb.engine.engine import Engine
 from dalirefurb.engine.finisher import Finisher
@@ -33,7 +40,6 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.partial_sizes import partial_sizes
 from dalirefurb.reading.reader import Reader
 from dalirefurb.reading.substitutes import Substitutes
-from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, Store, StoreSpec
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device.batch_buffer import BatchBuffer
@@ -198,7 +204,7 @@ def assemble(
     devices, max_pixels = configuration.devices, configuration.bad_samples.max_pixels
     depths = configuration.depths(planner, prefetch)
     given, store = store, store if planner.peak_slots else None
-    encoded, apart = recipe.caches_encoded, are_apart(recipe, planner, stored=store is not None)
+    encoded, apart = recipe.caches_encoded, configuration.apart(planner, stored=store is not None)
     max_rows = depths.hits_per_group * planner.batch_size
     tally = Tally()
     reader = Reader(
@@ -206,18 +212,19 @@ def assemble(
         max_batch_size=max_rows,
         num_threads=depths.reading_threads,
         max_pixels=max_pixels,
-        refusal=partial(recipe.refusal, max_pixels=max_pixels),
+        refusal=partial(configuration.refusal, max_pixels=max_pixels),
         asks_for_images=not encoded,
         passes_images=kernels == "numba",
         on_look=lambda images, by_pillow, seconds: tally.add(files=images, pillow_images=by_pillow, pillow_s=seconds),
         substitutes=substitutes,
         retry_s=configuration.bad_samples.retry_s,
     )
-    compile_kernels(kernels, recipe)
+    partial_served = configuration.serves == "partial"
+    compile_kernels(kernels, recipe, final=not partial_served)
     input_builder = InputBuilder(recipe, seed=planner.seed, entering=source.image_shape)
     spec: StoreSpec | None = None
     if store is not None:
-        spec = store_spec(store, source, recipe, planner, reader, configuration.fingerprint)
+        spec = store_spec(store, configuration, planner, reader)
     device_store = store if isinstance(store, DeviceStore) and store.device == devices.final else None
     if device_store is not None:
         _check_device(device_store)
@@ -244,14 +251,23 @@ def assemble(
         reserve=None if store is None else store.reserve,
     )
     backend: ComputeBackend
-    final_graph: FinalGraph | None = None
-    if not apart:
-        backend = WholeBackend(input_builder, factory.build("whole"))
-    elif kernels == "numba":
-        backend = BothPartsBackend(input_builder, factory.build_both())
+    final_graph: FinalGraph | FinalFeeds | None = None
+    if partial_served:
+        backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
+        builders = [
+            InputBuilder(each, seed=planner.seed, entering=source.image_shape)
+            for each in (recipe, *configuration.views)
+        ]
+        final_graph = FinalFeeds(builders, most_groups=depths.groups_made)
+    elif not apart:
+        backend = WholeBackend(input_builder, factory.build("whole"), leaves_rest=factory.leaves_rest)
+    elif kernels == "numba" and done_by_kernels(recipe) >= recipe.split:
+        backend = BothPartsBackend(input_builder, factory.build_both(), leaves_rest=factory.leaves_rest)
     else:
         backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
         final_graph = FinalGraph(input_builder, factory.build("final"), buffer)
+    if final_graph is None and factory.leaves_rest:
+        final_graph = FinalGraph(input_builder, factory.build_rest(), None)
     cache = CacheClient(reader, store, encoded=encoded)
     compute_now = ComputeNow(reader, input_builder, lambda: factory.build("partial", 1), max_rows=max_rows)
     assistant = Assistant.of(planner, compute_now)
@@ -259,7 +275,7 @@ def assemble(
         reader=reader,
         cache=cache,
         backend=backend,
-        in_flight=depths.partial_ahead if apart else depths.look_ahead,
+        in_flight=depths.partial_ahead if apart or factory.leaves_rest else depths.look_ahead,
         depths=depths,
         features=None if assistant is None else assistant.features,
         tally=tally,
@@ -268,7 +284,7 @@ def assemble(
         recipe=recipe,
         cache=cache,
         final_graph=final_graph,
-        in_flight=1 if final_graph is None else depths.look_ahead,
+        in_flight=depths.look_ahead if isinstance(final_graph, FinalGraph) else 1,
         batches_per_group=depths.batches_per_group,
         pin_memory=configuration.pin_memory and devices.final == "cpu",
         tally=tally,
@@ -298,9 +314,7 @@ def _check_device(store: DeviceStore) -> None:
         )
 
 
-def store_spec(
-    store: Store, source: Source, recipe: Recipe, planner: Planner, reader: Reader, fingerprint: dict[str, Any]
-) -> StoreSpec:
+def store_spec(store: Store, configuration: Configuration, planner: Planner, reader: Reader) -> StoreSpec:
     """Say what a store is opened for, if it is to hold the partial images of a recipe.
 
     Where nothing in them is random, the seed does not matter.
@@ -309,6 +323,7 @@ def store_spec(
     these. What is refused as too large decides, too: else a store would serve it. Of encoded samples the source alone
     decides: whether one is refused is found out again.
     """
+    source, recipe, fingerprint = configuration.source, configuration.recipe, configuration.fingerprint
     if recipe.caches_encoded and isinstance(store, DeviceStore):
         raise ConfigurationError(
             "a DeviceStore is for decoded images, but split 0 caches encoded ones: use a MemoryStore, or a split of 1 "
@@ -317,7 +332,7 @@ def store_spec(
     sizes = partial_sizes(source, recipe, reader, seed=planner.seed)
     partial = {"source": fingerprint["source"], "encoded": True}
     if not recipe.caches_encoded:
-        partial = _made_by(source, recipe, planner, reader, fingerprint, varying=sizes.slot_shape is None)
+        partial = _made_by(configuration, planner, reader, varying=sizes.slot_shape is None)
     # So does what is behind the samples here and now. What changes from now on, the next loader notices.
     if content := source.content():
         partial["content"] = content
@@ -325,17 +340,17 @@ def store_spec(
     return StoreSpec(sizes.slot_shape, slots, partial, sizes.arena_bytes(slots))
 
 
-def _made_by(
-    source: Source, recipe: Recipe, planner: Planner, reader: Reader, fingerprint: dict[str, Any], *, varying: bool
-) -> dict[str, Any]:
+def _made_by(configuration: Configuration, planner: Planner, reader: Reader, *, varying: bool) -> dict[str, Any]:
     """Return what decides partial images, as JSON values."""
+    source, recipe, fingerprint = configuration.source, configuration.recipe, configuration.fingerprint
     partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}
     partial["stages"] = [stage.fingerprint() for stage in recipe.partial]
     partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
     if source.encoded or source.image_shape is None:
         partial["max_pixels"] = reader.max_pixels
-    if varying and any(_refuses(type(stage)) for stage in recipe.final):
-        partial["final_stages"] = [stage.fingerprint() for stage in recipe.final]
+    final = [stage for each in (recipe, *configuration.views) for stage in each.final]
+    if varying and any(_refuses(type(stage)) for stage in final):
+        partial["final_stages"] = [stage.fingerprint() for stage in final]
     return partial
 
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -111,6 +111,8 @@ class Configuration:
         kernels: Name of what computes on the CPU.
         bad_samples: What happens to samples that cannot be used.
         pin_memory: Whether what is made on the CPU is put into pinned memory.
+        serves: Images that are served: "final" ones, or "partial" ones with all that the final part needs.
+        views: Recipes with the same partial part, whose final part is done, too, where partial images are served.
 
     Raises:
         ConfigurationError: If the parts do not fit together.
@@ -124,6 +126,8 @@ class Configuration:
     kernels: Kernels
     bad_samples: BadSamplePolicy
     pin_memory: bool
+    serves: Literal["partial", "final"] = "final"
+    views: tuple[Recipe, ...] = ()
 
     def __post_init__(self) -> None:
         recipe, devices = self.recipe, self.devices
@@ -149,6 +153,13 @@ class Configuration:
         if Graph(traced(recipe), "final", devices.partial, devices.final).needs_gpu:
             _check_gpu()
 
+    def refusal(
+        self, heights: NDArray[np.int64], widths: NDArray[np.int64], *, max_pixels: int | None
+    ) -> tuple[int, str] | None:
+        """Find an image that a stage of any view cannot take; see `Recipe.refusal`."""
+        refusals = (recipe.refusal(heights, widths, max_pixels=max_pixels) for recipe in (self.recipe, *self.views))
+        return next(filter(None, refusals), None)
+
     def depths(self, planner: Planner, prefetch: Prefetch) -> Depths:
         """Return how many threads work, and how far ahead, for a rank's part of the planner.
 
@@ -164,8 +175,22 @@ class Configuration:
             pixels=pixels,
             hits_together=together and not _always_misses(planner),
             devices=(self.devices.partial, self.devices.final),
-            apart=are_apart(self.recipe, planner, stored=self.stored),
+            apart=self.apart(planner, stored=self.stored),
         )
+
+    def apart(self, planner: Planner, *, stored: bool) -> bool:
+        """Tell whether the parts are apart, so that partial images can be seen; if only reading is partial, never.
+
+        The store looks at them, an Assistant, the check of what a user's stage makes, and whoever is served them.
+
+        Args:
+            planner: Planner of the batches, or of a rank's part of them.
+            stored: Whether there is a store.
+        """
+        custom = any(isinstance(stage, Custom) for stage in self.recipe.partial)
+        kept = stored and planner.peak_slots > 0
+        seen = kept or custom or planner.feedback_lag is not None or self.serves == "partial"
+        return seen and not self.recipe.caches_encoded
 
     def labels(self) -> NDArray[Any]:
         """Return labels as torch expects them: integers as int64, others as they are, in the machine's byte order."""
@@ -183,19 +208,11 @@ class Configuration:
             "planner": self.planner.fingerprint(),
             "partial_device": self.devices.partial,
             "kernels": f"numba {VERSION}" if self.kernels == "numba" else self.kernels,
+            **({"views": [view.fingerprint() for view in self.views]} if self.views else {}),
+            **({"final": "dali"} if self.serves == "partial" and self.kernels == "numba" else {}),
             "versions": versions() | ({"pillow": pillow_version()} if self.source.encoded else {}),
             **self.bad_samples.fingerprint(),
         }
-
-
-def are_apart(recipe: Recipe, planner: Planner, *, stored: bool) -> bool:
-    """Tell whether the parts are apart, so that partial images can be seen; if nothing but reading is partial, never.
-
-    The store looks at them, an Assistant, and the check of what a user's stage makes.
-    """
-    custom = any(isinstance(stage, Custom) for stage in recipe.partial)
-    seen = (stored and planner.peak_slots > 0) or custom or planner.feedback_lag is not None
-    return seen and not recipe.caches_encoded
 
 
 def _always_misses(planner: Planner) -> bool:

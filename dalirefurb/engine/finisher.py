@@ -23,7 +23,7 @@ from torch.utils.dlpack import from_dlpack
 from dalirefurb.augment.output import Dtype
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.dali import GraphError
-from dalirefurb.engine.backends import FinalGraph, names
+from dalirefurb.engine.backends import FinalFeed, FinalFeeds, FinalGraph, names
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
@@ -44,7 +44,7 @@ class Served:
     Attributes:
         position: Position of the batch in the stream of batches.
         images: Final images of shape (B, 3, H, W), on the final part's device, of the output's dtype; float32 for
-            bfloat16 on a GPU.
+            bfloat16 on a GPU. Where somebody else's graph does the final part, what that is fed.
         indices: Indices of the samples that are shown, in serving order, int64 of shape (B,); where another sample
             replaces a bad one, the index of that other sample.
         misses: Number of rows whose partial image was computed for them.
@@ -54,7 +54,7 @@ class Served:
     """
 
     position: Position
-    images: torch.Tensor
+    images: Any
     indices: NDArray[np.int64]
     misses: int
     recomputed: int
@@ -100,7 +100,7 @@ class Finisher:
     Args:
         recipe: Recipe that says what the model receives.
         cache: Cache client, which commits to the store.
-        final_graph: Graph of the final part; None where images are final already.
+        final_graph: Graph of the final part, or what says what another's is fed; None where images are final already.
         in_flight: Number of groups that are begun, finished ones included, before the training loop takes them.
         batches_per_group: Number of batches in a group that counts once for `in_flight`; a group of n times as many
             batches counts n times.
@@ -113,7 +113,7 @@ class Finisher:
         *,
         recipe: Recipe,
         cache: CacheClient,
-        final_graph: FinalGraph | None,
+        final_graph: FinalGraph | FinalFeeds | None,
         in_flight: int,
         batches_per_group: int,
         pin_memory: bool,
@@ -171,7 +171,7 @@ class Finisher:
     def _submit(self, prepared: Prepared) -> None:
         if self._final_graph is not None:
             began = time.perf_counter()
-            self._final_graph.submit(prepared.cache_plan)
+            self._final_graph.submit(prepared.cache_plan, prepared.images)
             self._tally.add(preparing_s=time.perf_counter() - began)
 
     def _finish(self, running: deque[Prepared], batches: ClosableQueue[Served]) -> None:
@@ -194,10 +194,12 @@ class Finisher:
             storing_s=time.perf_counter() - began,
         )
 
-    def _collect(self, prepared: Prepared) -> torch.Tensor:
+    def _collect(self, prepared: Prepared) -> torch.Tensor | FinalFeed:
         """Wait for a group's images, as the training loop wants them."""
         try:
             images = prepared.images if self._final_graph is None else self._final_graph.collect()
+            if isinstance(images, FinalFeed):
+                return images
             tensor = _as_torch(images.as_tensor())
         except (GraphError, RuntimeError) as error:
             reason = error.reason if isinstance(error, GraphError) else str(error)
@@ -226,7 +228,7 @@ class Finisher:
             images = images.permute(0, 3, 1, 2)
         return images.pin_memory() if self._pin_memory else images
 
-    def _hand_over(self, cache_plan: CachePlan, images: torch.Tensor, batches: ClosableQueue[Served]) -> None:
+    def _hand_over(self, cache_plan: CachePlan, images: Any, batches: ClosableQueue[Served]) -> None:
         """Part a group into its batches, views of its images, once the batches before it are taken."""
         epoch, first = cache_plan.group.position
         plans, missed, served, start = cache_plan.group.plans, cache_plan.missed, [], 0

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays, draw
-from dalirefurb.dali import Feed
+from dalirefurb.dali import Feed, final_inputs
 from dalirefurb.image_batch import Images
 from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.reading.reader import Samples
@@ -25,6 +26,9 @@ class InputBuilder:
         recipe: Recipe for which parameters are drawn.
         seed: Seed of the planner, by which parameters are drawn.
         entering: Shape (height, width, 3) of the source's images, None where it varies.
+
+    Attributes:
+        partial_size: Height and width of partial images, None where they vary.
     """
 
     def __init__(self, recipe: Recipe, *, seed: int, entering: tuple[int, int, int] | None) -> None:
@@ -33,6 +37,11 @@ class InputBuilder:
         self.partial_size = recipe.partial_size(None if entering is None else entering[:2])
         # Heights and widths where all are alike: most batches have as many rows as the one before.
         self._same = np.empty(0, np.int64), np.empty(0, np.int64)
+
+    @cached_property
+    def final_names(self) -> list[str]:
+        """Names of the final part's parameters, in the order of `final_inputs`."""
+        return [declared.name for declared in final_inputs(self._recipe)]
 
     def partial(
         self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Samples

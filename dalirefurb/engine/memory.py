@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dalirefurb.engine.backend_factory import Devices
+from dalirefurb.engine.backend_factory import Devices, done_by_kernels
 from dalirefurb.engine.configuration import Configuration
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import OutOfMemoryError
@@ -61,7 +61,7 @@ class Account:
         configuration: Configuration of the loader.
         batch_size: Rows of a batch.
         devices: Devices of the parts, and where partial images are in between.
-        apart: Whether the parts are apart, see `are_apart`.
+        apart: Whether the parts are apart, see `Configuration.apart`.
         spec: What the store is going to be opened for, which knows the mean size where sizes vary; None without one.
         store: Bytes that the store takes when it is opened.
     """
@@ -85,10 +85,18 @@ class Account:
         else:
             partial = -(-spec.nbytes // spec.slots) if spec is not None and not recipe.caches_encoded else decoded
         # DALI makes float32 of what is to be bfloat16.
-        halves = ("float16", "bfloat16") if self.configuration.kernels == "numba" else ("float16",)
+        by_kernels = self.configuration.kernels == "numba" and not self.leaves_rest
+        halves = ("float16", "bfloat16") if by_kernels else ("float16",)
         itemsize = 2 if recipe.output.dtype in halves else 4
         final = itemsize * recipe.output.channels * math.prod(recipe.output.sides)
+        final = partial if self.configuration.serves == "partial" else final
         return file_bytes if recipe.encoded else decoded, decoded, partial, final
+
+    @property
+    def leaves_rest(self) -> bool:
+        """Whether kernels leave stages to DALI's operators, see `done_by_kernels`."""
+        recipe = self.configuration.recipe
+        return self.configuration.kernels == "numba" and done_by_kernels(recipe) < len(recipe.stages)
 
     def _file_bytes(self) -> int:
         """Return the mean bytes of some of the source's files, or an allowance where its samples are none."""
@@ -105,8 +113,9 @@ class Account:
         rows = depths.batches_per_group * self.batch_size
         read, decoded, partial, final = (rows * nbytes for nbytes in self.row_bytes)
         final = final * depths.hits_per_group // depths.batches_per_group
-        one_step = numba or not self.apart
-        begun = depths.partial_ahead if self.apart else depths.look_ahead
+        rest, serves_final = self.leaves_rest, self.configuration.serves == "final"
+        one_step = (numba or not self.apart) and not rest and serves_final
+        begun = depths.partial_ahead if self.apart or rest else depths.look_ahead
         host, device = Counter({STORE: self.store.host}), Counter({STORE: self.store.device})
         decoding, leaving, finishing, entering = (
             device if each == "gpu" else host
@@ -122,10 +131,16 @@ class Account:
         else:
             whole = 2 * decoded + recipe.encoded * DECODER_BYTES
             device["decoding"] = depths.replicas * (whole + _WORKING_COPIES * partial)
+        if rest and serves_final:
+            height, width = recipe.at(done_by_kernels(recipe)).partial_size(None) or (0, 0)
+            of_group = 3 * height * width * depths.hits_per_group * self.batch_size
+            host["images between kernels and DALI"] = depths.groups_made * of_group
         if self.apart and numba:
             # The store has room for some.
-            spare = 0 if self.spec is None else max(0, self.store.host - self.spec.nbytes)
-            host["partial images on their way"] = max(0, (begun + depths.ready + 2) * partial - spare)
+            spare = 0 if self.spec is None or rest else max(0, self.store.host - self.spec.nbytes)
+            finishing_groups = 2 if one_step else depths.look_ahead
+            partial_groups = begun + depths.ready + finishing_groups
+            host["partial images on their way"] = max(0, partial_groups * partial - spare)
         elif self.apart:
             leaving["partial images on their way"] = (begun + depths.ready + depths.look_ahead) * partial
         final_groups = (begun + depths.ready + 1 if one_step else depths.look_ahead) + _TAKEN_GROUPS
@@ -133,7 +148,7 @@ class Account:
         if finishing is device:
             pipelines = depths.final_replicas if self.apart else depths.replicas
             device["work on final images"] = pipelines * _WORKING_COPIES * partial
-        elif not one_step:
+        elif not one_step and serves_final:
             host["work on final images"] = depths.final_replicas * partial
         if self.configuration.pin_memory and finishing is host:
             host["final images in pinned memory"] = (_TAKEN_GROUPS + 1) * final

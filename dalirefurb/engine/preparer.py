@@ -40,7 +40,7 @@ class Prepared(NamedTuple):
     Attributes:
         cache_plan: Cache plan of the group, of which everything is known.
         images: Final images of the group, a DALI tensor list or what can be used like one, where one graph, or kernels,
-            make both parts; otherwise None.
+            make both parts; what `FinalGraph` is fed, where these leave it stages; otherwise None.
     """
 
     cache_plan: CachePlan

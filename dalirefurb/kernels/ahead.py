@@ -17,6 +17,7 @@ from numba.core.caching import FunctionCache
 
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.stage import Stage
+from dalirefurb.kernels.buffers import Levels
 from dalirefurb.kernels.kernel import compile_kernel, kernel_names
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.normalize import OUTPUTS, compile_output, output_of
@@ -39,17 +40,17 @@ def compile_named(name: str) -> Any:
     return compile_kernel(own) if kind == "kernel" else compile_output(own)
 
 
-def compile_for(partial: tuple[Stage, ...], final: tuple[Stage, ...], output: Output) -> None:
+def compile_for(partial: tuple[Stage, ...], final: tuple[Stage, ...], output: Output | Levels | None) -> None:
     """Compile what the parts of a recipe need, or load what was compiled before; stages without kernels need nothing.
 
     Args:
         partial: Partial stages, decoding excepted.
         final: Final stages, likewise.
-        output: Output that the model receives.
+        output: Output that the model receives, or what DALI goes on with; None: there are partial images alone.
     """
     steps = (*(steps_of(partial) or ()), *(steps_of(final) or ()))
     kernels = dict.fromkeys(f"kernel {name}" for step in steps for name in step.kernels if isinstance(name, str))
-    _compile_all([*_FUNCTIONS, f"output {output_of(output)}", *kernels])
+    _compile_all([*_FUNCTIONS, *([] if output is None else [f"output {output_of(output)}"]), *kernels])
 
 
 def compile_ahead() -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,27 @@ def aligned(nbytes: int) -> NDArray[np.uint8]:
         ) from error
     start = -unaligned.ctypes.data % ALIGNMENT
     return unaligned[start : start + nbytes]
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What kernels leave where DALI's operators go on: levels as they are, uint8 of shape (B, height, width, 3).
+
+    Attributes:
+        sides: Height and width in pixels.
+    """
+
+    sides: tuple[int, int]
+
+    dtype = "uint8"
+    channels = 3
+    channels_last = True
+    means, stds = (0.0,) * 3, (1.0,) * 3
+
+    @property
+    def sides_text(self) -> str:
+        """Height and width, for messages."""
+        return "{} x {}".format(*self.sides)
 
 
 class Buffers:
@@ -92,7 +114,7 @@ class OutputBuffers:
             return room
         return Images(self._partials.take((count, height, width, 3), "uint8"))
 
-    def results(self, output: Output, count: int) -> NDArray[Any]:
-        """Make room for what the model receives of so many images."""
+    def results(self, output: Output | Levels, count: int) -> NDArray[Any]:
+        """Make room for what the model, or DALI, receives of so many images."""
         shape = (*output.sides, output.channels) if output.channels_last else (output.channels, *output.sides)
         return self._results.take((count, *shape), "uint16" if output.dtype == "bfloat16" else output.dtype)

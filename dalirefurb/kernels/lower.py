@@ -27,7 +27,7 @@
     RandomApply, RandomChoice               as the stages that they choose
     the output                              exact
 
-Decoding stays DALI's, and so does a recipe that has a user's own stage.
+Decoding stays DALI's, and so do a stage without kernels, such as `Custom`, and all behind it.
 """
 
 from __future__ import annotations

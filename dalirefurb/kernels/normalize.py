@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import types
 
 from dalirefurb.augment.output import Output
-from dalirefurb.kernels.buffers import ALIGNMENT
+from dalirefurb.kernels.buffers import ALIGNMENT, Levels
 from dalirefurb.kernels.instructions import grey, prefetch
 from dalirefurb.kernels.llvm import c_function, compiled, intrinsic, memory, source_digest, with_functions
 from dalirefurb.kernels.record import WORK
@@ -26,8 +26,10 @@ _INT, _LONG = ir.IntType(32), ir.IntType(64)
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 
-def output_of(output: Output) -> str:
+def output_of(output: Output | Levels) -> str:
     """Return the name of the function that makes an output, see `compile_output`."""
+    if isinstance(output, Levels):
+        return "plain_levels"
     if output.dtype == "float32":
         return "floats" if output.channels == 3 else "grey_floats"
     if output.channels == 1:
@@ -224,7 +226,14 @@ def half_pixels(work: Any, image: Any, view: Any, target: Any, coming: Any) -> N
             out[at] = table[channel, np.uint64(image[at])]
 
 
+def plain_levels(work: Any, image: Any, view: Any, target: Any, coming: Any) -> None:
+    """Copy all of an image; for the arguments see `half_planes`."""
+    out = memory(target, (image.size,), np.uint8)
+    for i in range(image.size):
+        out[i] = image[i]
+
+
 OUTPUTS: dict[str, Callable[..., None]] = {
-    each.__name__: each for each in (floats, grey_floats, grey_halves, half_pixels, half_planes)
+    each.__name__: each for each in (floats, grey_floats, grey_halves, half_pixels, half_planes, plain_levels)
 }
 """What makes each kind of output."""

@@ -15,7 +15,7 @@ from dalirefurb.augment.stage import Sizes
 from dalirefurb.dali import Feed, GraphError
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Places, decoded_rows
-from dalirefurb.kernels.buffers import ALIGNMENT
+from dalirefurb.kernels.buffers import ALIGNMENT, Levels
 from dalirefurb.kernels.kernel import compile_kernel, compile_own, kernel_named
 from dalirefurb.kernels.lower import KernelOp
 from dalirefurb.kernels.normalize import LANES, compile_output, output_of
@@ -132,7 +132,8 @@ class KernelProgram:
 
     Args:
         steps: Kernel operations of the stages, decoding excepted.
-        output: Output that the model receives, if the steps end with it; None: they do not.
+        output: Output that the model receives, or what DALI goes on with, if the steps end with it; None: they do
+            not.
         split: Number of steps after which an image is partial, and written down; None: it is not.
         encoded: Whether samples are decoded before the first step.
         window: Name of the first stage, if decoding already cuts its window; None: it does not.
@@ -141,7 +142,7 @@ class KernelProgram:
     def __init__(
         self,
         steps: tuple[KernelOp, ...],
-        output: Output | None,
+        output: Output | Levels | None,
         *,
         split: int | None = None,
         encoded: bool = False,
@@ -323,7 +324,7 @@ def brain_floats(numbers: NDArray[np.float32]) -> NDArray[np.uint16]:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-def streamed(output: Output, count: int) -> bool:
+def streamed(output: Output | Levels, count: int) -> bool:
     """Tell whether results go past the caches, see `normalize.floats`: if they cannot hold a batch for the model."""
     height, width = output.sides
     vectors = output.dtype == "float32" and output.channels == 3 and width % LANES == 0

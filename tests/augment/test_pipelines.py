@@ -25,7 +25,10 @@ from tests.pictures import picture, write_folder
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 ROOT = Path(__file__).resolve().parents[2]
-PIPELINES = sorted((ROOT / "pipelines").glob("*.py"))
+SCRIPTS = sorted((ROOT / "pipelines").glob("*.py"))
+PIPELINES = [path for path in SCRIPTS if path.stem != "dali_imagenet"]
+"""Whole trainings, with checkpoints."""
+
 SMALL_CIFAR = ["--width", "2", "--batch-size", "16", "--epochs", "2", "--reuse-factor", "3"]
 SMALL_RESNET = ["--depth", "18", "--size", "32", "--batch-size", "8", "--epochs", "2"]
 LINE = re.compile(
@@ -150,6 +153,14 @@ def test_imagenet_trains_on_a_folder_of_classes(imagenet, folder, capsys):
     assert "36 images to train on, 4 to evaluate on" in said
     assert "cached: decode > random_resized_crop > flip > rand_augment_1; fresh: rand_augment_2" in said
     assert [line[0] for line in lines(said)] == [0]
+
+
+@pytest.mark.parametrize("choice", [["--plain"], ["--reuse-factor", "2"]])
+def test_a_loop_for_dali_trains_on_either_pipeline(folder, capsys, choice):
+    small = ["--size", "32", "--batch-size", "12", "--epochs", "3", "--threads", "1"]
+    module("dali_imagenet").main(["--data", str(folder), *small, *choice])
+    told = re.findall(r"epoch (\d): loss [\d.]+, (\d+) images of rank 0, [\d,]+ images/s", capsys.readouterr().out)
+    assert told == [(str(epoch), "40") for epoch in range(3)]
 
 
 @pytest.mark.weekly
@@ -524,9 +535,9 @@ def test_an_error_ends_a_pipeline_with_status_1(tmp_path):
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_a_pipeline_imports_public_names_and_nothing_else_of_the_package(path):
-    allowed = {"torch", "numpy", "PIL", *sys.stdlib_module_names}
+    allowed = {"nvidia", "torch", "numpy", "PIL", *sys.stdlib_module_names}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             assert {alias.name.split(".")[0] for alias in node.names} <= allowed
@@ -538,7 +549,7 @@ def test_a_pipeline_imports_public_names_and_nothing_else_of_the_package(path):
 
 
 def test_there_are_pipelines():
-    assert [path.stem for path in PIPELINES] == ["cifar10_autoaugment", "imagenet_randaugment"]
+    assert [path.stem for path in SCRIPTS] == ["cifar10_autoaugment", "dali_imagenet", "imagenet_randaugment"]
 
 
 def test_a_pipeline_trains_on_photographs(imagenet, shared_data, capsys, monkeypatch):

@@ -452,6 +452,7 @@ def test_the_demo_prints_a_table_of_three_runs_and_draws_pictures(tmp_path, caps
             assert min(image.size) > 200
 
 
+@pytest.mark.weekly
 @pytest.mark.usefixtures("unhurried")
 def test_a_demo_that_is_long_enough_shows_loading_alone_and_takes_the_images_that_are_there(
     photographs, tmp_path, capsys, monkeypatch

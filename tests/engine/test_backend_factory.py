@@ -5,31 +5,38 @@ from __future__ import annotations
 import importlib.util
 import threading
 import time
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from nvidia.dali import fn
 
 from dalirefurb import (
     Arrays,
+    BadSamplePolicy,
     ImageFolder,
     Loader,
     MemoryStore,
+    Output,
     Prefetch,
     Recipe,
     Refurbish,
     Standard,
+    auto_augment,
     rand_augment,
     simple,
 )
 from dalirefurb.augment import Custom
 from dalirefurb.augment.policies.operations import OPERATIONS
 from dalirefurb.augment.stage import Device
-from dalirefurb.engine.backend_factory import BackendFactory, Devices, choose_kernels
+from dalirefurb.engine.backend_factory import BackendFactory, Devices, choose_kernels, done_by_kernels
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.errors import ConfigurationError, StateMismatchError
+from dalirefurb.planning import Frozen
 from dalirefurb.store import StoreSpec
 from dalirefurb.store.memory import SlotRows
 from tests.pictures import picture, write_folder
@@ -43,9 +50,9 @@ RECIPE = rand_augment(SIZE)
 NUM_SAMPLES = 20
 
 
-def with_own_stage(split: int) -> Recipe:
-    own = Custom(lambda images: images, "own", size=(SIZE, SIZE))
-    return Recipe([*RECIPE.stages, own], RECIPE.output, split)
+def with_own_stage(split: int, place: int = len(RECIPE.stages)) -> Recipe:
+    own = Custom(lambda images: fn.brightness(images, brightness=0.5), "own")
+    return Recipe([*RECIPE.stages[:place], own, *RECIPE.stages[place:]], RECIPE.output, split)
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +78,94 @@ def test_numba_computes_on_the_cpu_and_dali_elsewhere() -> None:
     assert choose_kernels("dali", RECIPE, Devices()) == "dali"
 
 
-@pytest.mark.parametrize("split", [1, 4, 6])
-def test_dali_computes_all_of_a_recipe_with_a_stage_of_the_users_wherever_the_split(split: int) -> None:
-    assert choose_kernels(None, with_own_stage(split), Devices()) == "dali"
+@pytest.mark.parametrize("split", [0, 1, 4, 6])
+def test_kernels_do_what_comes_before_a_stage_of_the_users_wherever_the_split(split: int) -> None:
+    assert [done_by_kernels(with_own_stage(split, place)) for place in (1, 2, 3, 5)] == [0, 2, 3, 5]
+    assert done_by_kernels(RECIPE.at(split if split < 6 else 5)) == 5
+    assert [choose_kernels(None, with_own_stage(split, place), Devices()) for place in (1, 2)] == ["dali", "numba"]
+
+
+@pytest.mark.parametrize("place", [3, *(pytest.param(place, marks=pytest.mark.weekly) for place in (2, 5))])
+def test_dali_goes_on_where_kernels_end_alike_at_every_split(folder: ImageFolder, place: int) -> None:
+    """With a store and without; and nearly as if DALI had done all."""
+    standard = Standard(NUM_SAMPLES, batch_size=6)
+    by_dali = epochs(Loader(folder, with_own_stage(1, place), standard, kernels="dali"), 1)
+    expected = epochs(Loader(folder, with_own_stage(1, place), standard), 1)
+    assert 0 < (expected - by_dali).abs().mean() < 0.05
+    for split in range(len(RECIPE.stages) + 2):
+        recipe = with_own_stage(split, place)
+        assert torch.equal(epochs(Loader(folder, recipe, standard), 1), expected)
+        refurbish = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            without = epochs(Loader(folder, recipe, refurbish), 3)
+        assert torch.equal(epochs(Loader(folder, recipe, refurbish, MemoryStore()), 3), without)
+
+
+def _auto_augment_with_own_stage_between() -> Recipe:
+    recipe = auto_augment(SIZE)
+    own = Custom(lambda images: fn.brightness(images, brightness=0.5), "own")
+    place = next(i for i, stage in enumerate(recipe.stages) if stage.follows is not None)
+    return Recipe([*recipe.stages[:place], own, *recipe.stages[place:]], recipe.output, 1)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        with_own_stage(4).with_output(dtype="bfloat16"),
+        with_own_stage(4).with_output(dtype="float16", channels_last=True),
+        Recipe(with_own_stage(4).stages, Output(SIZE, channels=1), 4),
+        _auto_augment_with_own_stage_between(),
+    ],
+    ids=["bfloat16", "float16", "grey", "auto_augment"],
+)
+def test_what_dali_goes_on_with_is_served_alike_with_a_store_and_without(folder: ImageFolder, recipe: Recipe) -> None:
+    standard = Standard(NUM_SAMPLES, batch_size=6)
+    expected = epochs(Loader(folder, recipe, standard), 1)
+    by_dali = epochs(Loader(folder, recipe, standard, kernels="dali"), 1)
+    assert (expected.shape, expected.dtype) == (by_dali.shape, by_dali.dtype)
+    assert (expected.float() - by_dali.float()).abs().mean() < 0.05
+    frozen = Frozen(NUM_SAMPLES, batch_size=6)
+    for split in (1, len(recipe.stages) - 1):
+        assert torch.equal(epochs(Loader(folder, recipe.at(split), standard), 1), expected)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            without = epochs(Loader(folder, recipe.at(split), frozen), 2)
+        assert torch.equal(epochs(Loader(folder, recipe.at(split), frozen, MemoryStore()), 2), without)
+
+
+def test_arrays_meet_a_stage_of_the_users(arrays: Arrays) -> None:
+    recipe, standard = with_own_stage(4).for_arrays(), Standard(NUM_SAMPLES, batch_size=6)
+    assert choose_kernels(None, recipe, Devices()) == "numba"
+    by_dali = epochs(Loader(arrays, recipe, standard, kernels="dali"), 1)
+    assert (epochs(Loader(arrays, recipe, standard), 1) - by_dali).abs().mean() < 0.05
+
+
+def test_bad_samples_are_replaced_before_a_stage_of_the_users(tmp_path: Path) -> None:
+    """One that is found out when it is decoded."""
+    files = sorted(write_folder(tmp_path, num_samples=NUM_SAMPLES).rglob("*.jpg"))
+    files[3].write_bytes(files[3].read_bytes()[:-200])
+    policy = BadSamplePolicy("replace")
+    for place in (3, 5):
+        streams = []
+        for store in (None, MemoryStore()):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                planner = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=2)
+                loader = Loader(ImageFolder(tmp_path), with_own_stage(4, place), planner, store, bad_samples=policy)
+            streams.append(epochs(loader, 3))
+            assert [each.index for each in loader.bad_samples()] == [3]
+        assert torch.equal(*streams)
+
+
+def test_a_stage_of_the_users_gets_what_kernels_made_and_is_named(folder: ImageFolder) -> None:
+    with Loader(folder, with_own_stage(4), Standard(NUM_SAMPLES, batch_size=6)) as loader:
+        assert "kernels: numba, DALI from 'own' on" in repr(loader)
+    dark, plain = (
+        epochs(Loader(folder, recipe, Standard(NUM_SAMPLES, batch_size=6)), 1)
+        for recipe in (with_own_stage(4).with_output(mean=0, std=1), RECIPE.with_output(mean=0, std=1))
+    )
+    assert (dark - plain / 2).abs().max() <= 1 / 255
 
 
 def test_dali_computes_where_numba_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +180,7 @@ def test_dali_computes_where_numba_is_not_installed(monkeypatch: pytest.MonkeyPa
     [
         ("cuda", RECIPE, ("cpu", "cpu"), r"kernels must be one of \('numba', 'dali'\) or None, got 'cuda'"),
         ("numba", RECIPE, ("cpu", "gpu"), "for the CPU, got partial_device='cpu' and final_device='gpu'"),
-        ("numba", with_own_stage(1), ("cpu", "cpu"), "but 'own' has none: leave kernels out"),
+        ("numba", with_own_stage(1, 1), ("cpu", "cpu"), "before 'own', which has none"),
     ],
 )
 def test_kernels_that_cannot_be_had_are_refused(

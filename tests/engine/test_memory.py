@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from dalirefurb import Arrays, Loader, MemoryStore, Prefetch, Recipe, Refurbish, TieredStore, rand_augment
+from dalirefurb.augment import Custom
 from dalirefurb.engine import backend_factory, build, memory
 from dalirefurb.engine.backend_factory import Devices
 from dalirefurb.engine.memory import BESIDE_STORE, DEVICE, HOST, STORE, Account, Needs
@@ -50,11 +51,14 @@ def account(
     kernels: str = "dali",
     apart: bool = True,
     pin_memory: bool = False,
+    serves: str = "final",
     spec: StoreSpec | None = SPEC,
     store: Store | None = None,
 ) -> Account:
     source = source or SimpleNamespace(image_shape=shape, name=lambda _: "nowhere", labels=np.zeros(NUM_SAMPLES))
-    configuration: Any = SimpleNamespace(recipe=recipe, source=source, kernels=kernels, pin_memory=pin_memory)
+    configuration: Any = SimpleNamespace(
+        recipe=recipe, source=source, kernels=kernels, pin_memory=pin_memory, serves=serves
+    )
     return Account(configuration, ROWS, devices, apart, spec, Taken() if store is None else store.takes(SPEC))
 
 
@@ -114,6 +118,28 @@ def test_no_more_final_images_are_counted_than_there_can_be(devices: Devices, wh
         for ahead in (1, 2)
     )
     assert two - one == FINAL
+
+
+def test_what_kernels_leave_to_dali_is_counted() -> None:
+    """Levels between the two, and float32 for bfloat16, as DALI makes."""
+    own = Custom(lambda images: images, "own")
+    brain = RECIPE.with_output(dtype="bfloat16")
+    mixed = Recipe([*brain.stages, own], brain.output, brain.split)
+    by_kernels, by_both = (
+        counted(CPU, recipe=recipe, kernels="numba", given={"replicas": 1, "look_ahead": 1})[HOST]
+        for recipe in (brain, mixed)
+    )
+    between = by_both["images between kernels and DALI"]
+    assert between % PARTIAL == 0
+    assert between >= 4 * PARTIAL
+    assert "images between kernels and DALI" not in by_kernels
+    assert account(CPU, recipe=mixed, kernels="numba").row_bytes[3] == FINAL // ROWS
+
+
+def test_partial_images_are_counted_in_place_of_final_ones() -> None:
+    needs = counted(CPU, serves="partial", kernels="numba", given={"replicas": 1, "look_ahead": 1})[HOST]
+    assert needs["final images on their way"] == 4 * PARTIAL
+    assert "work on final images" not in needs
 
 
 def test_images_in_pinned_memory_are_counted_beside_those_they_are_copied_from() -> None:

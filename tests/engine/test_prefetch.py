@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -148,7 +149,9 @@ def test_the_final_part_is_apart_where_partial_images_are_stored(split: int, sto
         stored=stored,
         devices=Devices("cpu", "gpu"),
         kernels="dali",
+        serves="final",
     )
+    configuration.apart = partial(Configuration.apart, configuration)
     depths = Configuration.depths(configuration, Refurbish(64, batch_size=8, reuse_factor=2), Prefetch(num_threads=8))
     assert depths.final_replicas == expected
 

@@ -157,6 +157,7 @@ for script in sys.argv[1:]:
 """
 
 
+@pytest.mark.weekly
 def test_the_code_for_several_ranks_runs_in_as_many_processes(folder, tmp_path, capsys):
     image, samples, ranks = 32 * 32 * 3, 48, 2
     sized = {"image_bytes": image, "largest_bytes": image}

@@ -1,0 +1,424 @@
+"""Pipelines of DALI's users are fed cached partial images, and serve what a loader would."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from nvidia.dali import fn, pipeline_def
+from nvidia.dali.plugin.pytorch import DALIClassificationIterator, DALIGenericIterator, LastBatchPolicy
+
+from dalirefurb import (
+    Arrays,
+    AutoAssist,
+    BadSamplePolicy,
+    Custom,
+    Echo,
+    Evaluate,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Output,
+    PartialSource,
+    Recipe,
+    Refurbish,
+    SmartCache,
+    Standard,
+    evaluate,
+    rand_augment,
+    simple,
+)
+from dalirefurb.augment import Decode, HorizontalFlip, KernelStage, RandomResizedCrop, Resize
+from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchError
+from dalirefurb.planning.planner import Planner
+from tests.pictures import write_folder
+
+COUNT, ROWS, SIZE, EPOCHS = 13, 4, 24, 4
+RECIPE = rand_augment(SIZE)
+
+Batch = tuple[bytes, ...]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    return ImageFolder(write_folder(tmp_path_factory.mktemp("photographs"), num_samples=COUNT))
+
+
+def refurbish(**options: Any) -> Refurbish:
+    return Refurbish(COUNT, batch_size=ROWS, reuse_factor=2, seed=3, **options)
+
+
+def bits(parts: Iterable[Any]) -> Batch:
+    return tuple(np.asarray(part).tobytes() for part in parts)
+
+
+def served(source: ImageFolder, recipe: Recipe, planner: Planner, **options: Any) -> list[list[Batch]]:
+    """The epochs that a loader serves."""
+    with Loader(source, recipe, planner, MemoryStore(), kernels="dali", **options) as loader:
+        return [[bits(batch) for batch in loader] for _ in range(EPOCHS)]
+
+
+def of_iterator(iterator: Any, epochs: int = EPOCHS) -> list[list[Batch]]:
+    return [[bits(batch.values()) for (batch,) in iterator] for _ in range(epochs)]
+
+
+def users_pipeline(samples: PartialSource, **options: Any) -> Any:
+    """What the documentation says to write."""
+
+    @pipeline_def(batch_size=samples.batch_size, num_threads=2, device_id=None, enable_conditionals=True)  # type: ignore[untyped-decorator]
+    def graph() -> Any:
+        images, labels, *parameters = fn.external_source(samples, num_outputs=samples.num_outputs, **options)
+        return samples.final_graph(images, parameters), labels
+
+    return graph()
+
+
+PLANNERS: dict[str, Callable[[], Planner]] = {
+    "refurbish": refurbish,
+    "dropping": lambda: refurbish(drop_last=True),
+    "standard": lambda: Standard(COUNT, batch_size=ROWS, seed=3),
+    "echo": lambda: Echo(Standard(COUNT, batch_size=ROWS, seed=3), echoing_factor=2, buffer_size=6),
+    "small batches": lambda: Refurbish(COUNT, batch_size=1, reuse_factor=3),
+}
+
+
+@pytest.mark.parametrize(("planner", "no_copy"), [("refurbish", False), *((name, True) for name in PLANNERS)])
+def test_a_users_pipeline_serves_what_a_loader_serves(source: ImageFolder, planner: str, *, no_copy: bool) -> None:
+    plan = PLANNERS[planner]
+    with PartialSource(source, RECIPE, plan(), MemoryStore(), kernels="dali") as samples:
+        iterator = DALIGenericIterator(users_pipeline(samples, no_copy=no_copy), ["data", "label"], auto_reset=True)
+        assert of_iterator(iterator) == served(source, RECIPE, plan())
+        assert samples.stats().hits > 0 or planner == "standard"
+
+
+def test_a_smart_cache_feeds_a_pipeline(source: ImageFolder) -> None:
+    recipe = RECIPE.at(RECIPE.deterministic_prefix)
+    planner = SmartCache(COUNT, batch_size=ROWS, num_cache_objects=8, replace_percent=0.5)
+    with PartialSource(source, recipe, planner, MemoryStore(), kernels="dali") as samples:
+        iterator = DALIGenericIterator(users_pipeline(samples), ["data", "label"], auto_reset=True)
+        assert of_iterator(iterator) == served(source, recipe, planner)
+
+
+@pytest.mark.parametrize("split", [1, pytest.param("flip", marks=pytest.mark.weekly), "rand_augment_2", 5])
+def test_at_every_split(source: ImageFolder, split: int | str) -> None:
+    """At split 1 images have sizes of their own; behind the last stage there are no parameters."""
+    recipe = RECIPE.at(split)
+    with PartialSource(source, recipe, refurbish(), MemoryStore(), kernels="dali") as samples:
+        iterator = DALIGenericIterator(samples.pipeline(num_threads=2), ["data", "label"], auto_reset=True)
+        assert of_iterator(iterator) == served(source, recipe, refurbish())
+
+
+@pytest.mark.parametrize("store", [None, MemoryStore, lambda: MemoryStore(max_bytes=5000)])
+def test_the_store_changes_nothing(source: ImageFolder, store: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        samples = PartialSource(source, RECIPE, refurbish(), store and store(), kernels="dali")
+    with samples:
+        iterator = DALIClassificationIterator(samples.pipeline(), auto_reset=True)
+        assert of_iterator(iterator) == served(source, RECIPE, refurbish())
+
+
+def test_a_pipeline_can_be_run_without_an_iterator(source: ImageFolder) -> None:
+    (first, second, *_) = served(source, RECIPE, refurbish(), with_indices=True)
+    with PartialSource(source, RECIPE, refurbish(), MemoryStore(), kernels="dali", with_indices=True) as samples:
+        pipeline = samples.pipeline()
+        for epoch in (first, second):
+            assert [bits(part.as_tensor() for part in pipeline.run()) for _ in epoch] == epoch
+            with pytest.raises(StopIteration):
+                pipeline.run()
+            pipeline.reset()
+
+
+def test_kernels_make_the_partial_part_by_default(source: ImageFolder) -> None:
+    """All stages are partial: what is left to DALI is to normalise."""
+    recipe = RECIPE.at(len(RECIPE.stages))
+    with Loader(source, recipe, refurbish(), MemoryStore()) as loader:
+        expected = [batch[0] for batch in loader]
+    with PartialSource(source, recipe, refurbish(), MemoryStore()) as samples:
+        assert samples.num_outputs == 2
+        (iterator,) = (DALIGenericIterator(samples.pipeline(), ["data", "label"]),)
+        for (batch,), images in zip(iterator, expected, strict=True):
+            assert torch.allclose(batch["data"], images, atol=1e-5)
+
+
+def test_any_operators_can_take_the_final_parts_place(source: ImageFolder) -> None:
+    """Partial images are uint8, and stay what they were as long as somebody has them."""
+    recipe = Recipe([Decode(), RandomResizedCrop(SIZE), HorizontalFlip()], Output(SIZE), split="flip")
+
+    def epochs(kernels: Any, with_store: bool) -> list[Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            samples = PartialSource(source, recipe, refurbish(), MemoryStore() if with_store else None, kernels=kernels)
+        with samples:
+
+            @pipeline_def(batch_size=ROWS, num_threads=1, device_id=None)  # type: ignore[untyped-decorator]
+            def graph() -> Any:
+                images, labels, mirror = fn.external_source(
+                    samples, num_outputs=3, no_copy=True, layout=["HWC", "", ""]
+                )
+                return images, fn.flip(images, horizontal=mirror), labels, mirror
+
+            iterator = DALIGenericIterator(graph(), ["partial", "data", "label", "mirror"], auto_reset=True)
+            return [batch for _ in range(EPOCHS) for (batch,) in iterator]
+
+    kept = epochs(None, with_store=True)
+    for batch, again in zip(kept, epochs(None, with_store=False), strict=True):
+        assert batch["partial"].dtype == torch.uint8
+        assert batch["partial"].shape[1:] == (SIZE, SIZE, 3)
+        for image, flipped, mirror in zip(batch["partial"], batch["data"], batch["mirror"].tolist(), strict=True):
+            assert torch.equal(flipped, image.flip(1) if mirror else image)
+        assert all(torch.equal(batch[name], again[name]) for name in batch)
+
+
+def test_a_graph_for_a_gpu_needs_none_to_be_made(source: ImageFolder) -> None:
+    with PartialSource(source, RECIPE, refurbish(), MemoryStore()) as samples:
+
+        @pipeline_def(batch_size=ROWS, num_threads=1, device_id=None, enable_conditionals=True)  # type: ignore[untyped-decorator]
+        def graph() -> Any:
+            images, labels, *parameters = fn.external_source(samples, num_outputs=samples.num_outputs)
+            return samples.final_graph(images.gpu(), parameters), labels
+
+        assert b"gpu" in graph().serialize()
+
+
+def rest(epochs: list[list[Batch]], epoch: int, batch: int) -> list[Batch]:
+    return [*epochs[epoch][batch:], *(each for later in epochs[epoch + 1 :] for each in later)]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "batch"),
+    [(0, 3), (1, 4), *(pytest.param(*place, marks=pytest.mark.weekly) for place in ((0, 0), (1, 1), (3, 0)))],
+)
+def test_it_goes_on_where_the_training_loop_was(source: ImageFolder, epoch: int, batch: int) -> None:
+    """By the loop's own counts, however far ahead DALI is; also from a loader's state, and by a loader."""
+    epochs = served(source, RECIPE, refurbish())
+    expected = rest(epochs, epoch + batch // 4, batch % 4)
+    with PartialSource(source, RECIPE, refurbish(), MemoryStore(), kernels="dali") as samples:
+        iterator = DALIGenericIterator(samples.pipeline(), ["data", "label"], auto_reset=True)
+        for _ in range(epoch):
+            for _ in iterator:
+                pass
+        for _ in range(batch):
+            next(iterator)
+        state = samples.state_dict(epoch, batch)
+    with PartialSource(source, RECIPE, refurbish(), MemoryStore(), kernels="dali") as samples:
+        samples.load_state_dict(state)
+        iterator = DALIGenericIterator(samples.pipeline(), ["data", "label"], auto_reset=True)
+        assert [each for part in of_iterator(iterator, EPOCHS - epoch - batch // 4) for each in part] == expected
+        with pytest.raises(ConfigurationError, match="before the first batch is taken, got 'one after it': load it"):
+            samples.load_state_dict(state)
+    with Loader(source, RECIPE, refurbish(), MemoryStore(), kernels="dali") as loader:
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+        assert [bits(each) for each in loader] == expected[: 4 - batch % 4]
+
+
+def test_a_state_of_something_else_is_refused(source: ImageFolder) -> None:
+    with PartialSource(source, RECIPE, refurbish(), MemoryStore()) as samples:
+        state = samples.state_dict(1)
+        with pytest.raises(ConfigurationError, match="batch must be"):
+            samples.state_dict(0, 5)
+        with pytest.raises(ConfigurationError, match="epoch must be"):
+            samples.state_dict(-1)
+    other = PartialSource(source, RECIPE.at("flip"), refurbish(), MemoryStore())
+    with other, pytest.raises(StateMismatchError):
+        other.load_state_dict(state)
+
+
+def test_two_ranks_have_the_rows_of_one(source: ImageFolder) -> None:
+    planner = refurbish(shards=2)
+    whole = served(source, RECIPE, planner, with_indices=True)
+    ranks = []
+    for rank in range(2):
+        with PartialSource(source, RECIPE, planner, MemoryStore(), kernels="dali", rank=(rank, 2)) as samples:
+            assert (samples.batch_size, samples.epoch_size, len(samples)) == (2, 6, 3)
+            iterator = DALIGenericIterator(samples.pipeline(), ["data", "label"], auto_reset=True)
+            ranks.append(of_iterator(iterator))
+    joined = [
+        [tuple(map(bytes.__add__, *rows)) for rows in zip(*epochs, strict=True)] for epochs in zip(*ranks, strict=True)
+    ]
+    assert joined == [[batch[:2] for batch in epoch] for epoch in whole]
+
+
+ARRAYS = Arrays(np.random.default_rng(0).integers(0, 256, (10, 8, 8, 3), np.uint8), np.arange(10))
+
+
+def labels_of(iterator: Iterator[Any]) -> list[list[int]]:
+    return [batch["label"].flatten().tolist() for (batch,) in iterator]
+
+
+@pytest.mark.parametrize("policy", LastBatchPolicy)
+def test_last_batches_are_as_behind_dalis_file_reader(tmp_path: Path, policy: LastBatchPolicy) -> None:
+    """The same numbers: 10 samples in batches of 4, the last one padded, in both in the order of the files."""
+    files = [str(file) for file in sorted(write_folder(tmp_path, num_samples=10, classes=1).rglob("*.jpg"))]
+
+    @pipeline_def(batch_size=4, num_threads=1, device_id=None)  # type: ignore[untyped-decorator]
+    def stock() -> Any:
+        encoded, labels = fn.readers.file(files=files, labels=[*range(10)], pad_last_batch=True, name="Reader")
+        return encoded.shape(), labels
+
+    options: dict[str, Any] = {"last_batch_policy": policy, "auto_reset": True}
+    theirs = DALIGenericIterator(stock(), ["data", "label"], reader_name="Reader", **options)
+    planner = Standard(10, batch_size=4)
+    with PartialSource(ARRAYS, simple(8, raw=True), planner, dali_labels=True, pad_last_batch=True) as samples:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ours = DALIGenericIterator(
+                samples.pipeline(), ["data", "label"], size=samples.epoch_size, last_batch_padded=True, **options
+            )
+        for epoch in range(EPOCHS):
+            served, expected = labels_of(ours), labels_of(theirs)
+            order = np.concatenate([plan.indices for plan in planner.epoch(epoch)])
+            assert served == [order[batch].tolist() for batch in expected]
+
+
+def test_without_padding_the_planner_says_what_becomes_of_the_last_batch() -> None:
+    def sizes(planner: Planner, **options: Any) -> list[int]:
+        with PartialSource(ARRAYS, simple(8, raw=True), planner, **options) as samples:
+            iterator = DALIGenericIterator(samples.pipeline(), ["data", "label"], auto_reset=True)
+            found = [[len(batch["label"]) for (batch,) in iterator] for _ in range(2)]
+            assert found[0] == found[1]
+            assert samples.epoch_size == min(10, sum(found[0]))
+            assert len(samples) == len(found[0])
+            return found[0]
+
+    assert sizes(Standard(10, batch_size=4)) == [4, 4, 2]
+    assert sizes(Standard(10, batch_size=4, drop_last=True)) == [4, 4]
+    assert sizes(Standard(10, batch_size=4), pad_last_batch=True) == [4, 4, 4]
+
+
+def test_rows_that_only_fill_up_have_index_minus_one() -> None:
+    def indices(planner: Planner, **options: Any) -> list[list[int]]:
+        recipe = evaluate(8, resize=8).for_arrays()
+        with PartialSource(ARRAYS, recipe, planner, with_indices=True, **options) as samples:
+            iterator = DALIGenericIterator(samples.pipeline(), ["data", "label", "index"])
+            return [batch["index"].tolist() for (batch,) in iterator]
+
+    assert indices(Evaluate(10, batch_size=4, pad=True))[-1] == [8, 9, -1, -1]
+    assert indices(Evaluate(10, batch_size=4)) == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
+    assert indices(Standard(10, batch_size=4), pad_last_batch=True)[-1][2:] == [-1, -1]
+
+
+def test_labels_are_as_dalis_readers_have_them_if_asked_for() -> None:
+    with PartialSource(ARRAYS, simple(8, raw=True), Standard(10, batch_size=4), dali_labels=True) as samples:
+        ((batch,), *_) = DALIGenericIterator(samples.pipeline(), ["data", "label"])
+    assert (batch["label"].dtype, batch["label"].shape) == (torch.int32, (4, 1))
+
+
+def test_bad_samples_are_replaced(tmp_path: Path) -> None:
+    root = write_folder(tmp_path, num_samples=COUNT)
+    broken = sorted(root.rglob("*.jpg"))[5]
+    broken.write_bytes(broken.read_bytes()[:300])
+    source, policy = ImageFolder(root), BadSamplePolicy("replace")
+    with PartialSource(source, RECIPE, refurbish(), MemoryStore(), kernels="dali", bad_samples=policy) as samples:
+        iterator = DALIGenericIterator(samples.pipeline(), ["data", "label"], auto_reset=True)
+        assert of_iterator(iterator) == served(source, RECIPE, refurbish(), bad_samples=policy)
+        assert [each.index for each in samples.bad_samples()] == [5]
+
+
+def test_an_error_is_raised_where_the_batch_is_asked_for(tmp_path: Path) -> None:
+    root = write_folder(tmp_path, num_samples=COUNT)
+    broken = sorted(root.rglob("*.jpg"))[5]
+    broken.write_bytes(broken.read_bytes()[:300])
+    samples = PartialSource(ImageFolder(root), RECIPE, refurbish(), MemoryStore())
+    with samples, pytest.raises(SampleError, match=broken.name):
+        samples.pipeline().run()
+
+
+def _darken(image: Any, uniforms: Any, out: Any) -> None:
+    for i in range(image.size):
+        out.flat[i] = image.flat[i] // 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"recipe": RECIPE.at(0)}, "split 0 caches files"),
+        ({"planner": AutoAssist(Standard(COUNT, batch_size=ROWS), lag=40)}, "AutoAssist chooses batches by the losses"),
+        ({"planner": Evaluate(COUNT, batch_size=ROWS), "pad_last_batch": True}, "pass Evaluate"),
+        ({"planner": Evaluate(COUNT, batch_size=ROWS, pad=True)}, "with_indices=True"),
+        (
+            {"recipe": Recipe([*RECIPE.stages, KernelStage(_darken, "darken")], Output(SIZE), split=3)},
+            "'darken' is compiled by Numba, but the final part is your pipeline's",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(source: ImageFolder, change: dict[str, Any], told: str) -> None:
+    parts: dict[str, Any] = {"recipe": RECIPE, "planner": refurbish(), **change}
+    with pytest.raises(ConfigurationError, match=told):
+        PartialSource(source, **parts)
+
+
+def test_a_users_stage_in_the_final_part_leaves_the_partial_one_to_kernels(source: ImageFolder) -> None:
+    half = Custom(lambda images: fn.brightness(images, brightness=0.5), "half")
+    recipe = Recipe([Decode(), RandomResizedCrop(SIZE), HorizontalFlip(), half], Output(SIZE), split="flip")
+    with PartialSource(source, recipe, refurbish(), MemoryStore()) as samples:
+        assert "kernels: numba" in repr(samples)
+        of_iterator(DALIGenericIterator(samples.pipeline(), ["data", "label"], auto_reset=True))
+
+
+def test_a_pipeline_without_conditionals_says_what_is_missing(source: ImageFolder) -> None:
+    samples = PartialSource(source, RECIPE, refurbish(), MemoryStore())
+    with samples, pytest.raises(TypeError, match="enable_conditionals=True"):
+        samples.pipeline(enable_conditionals=False)
+
+
+def test_parameters_that_are_missing_are_counted(source: ImageFolder) -> None:
+    with PartialSource(source, RECIPE, refurbish(), MemoryStore()) as samples:
+
+        @pipeline_def(batch_size=ROWS, num_threads=1, device_id=None, enable_conditionals=True)  # type: ignore[untyped-decorator]
+        def graph() -> Any:
+            images, labels, *parameters = fn.external_source(samples, num_outputs=samples.num_outputs)
+            return samples.final_graph(images, parameters[1:]), labels
+
+        with pytest.raises(TypeError, match="parameters must be all 2 of the final part, in their order, got 1"):
+            graph()
+
+
+def views_of(recipe: Recipe) -> tuple[Recipe, Recipe]:
+    """A smaller one with a flip of its own, and one that flips as the first one does."""
+    small = [*recipe.partial, HorizontalFlip(name="another_flip"), Resize(16)]
+    same = [*recipe.partial, HorizontalFlip()]
+    return Recipe(small, Output(16), recipe.split), Recipe(same, Output(SIZE, mean=0, std=1), recipe.split)
+
+
+@pytest.mark.parametrize("split", [1, 2])
+def test_views_are_further_outputs_of_the_same_samples(source: ImageFolder, split: int) -> None:
+    """Each is what a loader of its recipe serves; at split 1 partial images vary in size."""
+    stages = [Decode(), RandomResizedCrop(SIZE), HorizontalFlip()]
+    recipe = Recipe(stages, Output(SIZE), split)
+    views = views_of(Recipe(stages, Output(SIZE), 2))
+    views = tuple(view.at(split) for view in views)  # type: ignore[assignment]
+    expected = [served(source, each, refurbish()) for each in (recipe, *views)]
+    with PartialSource(source, recipe, refurbish(), MemoryStore(), kernels="dali", views=views) as samples:
+        names = ["data", "small", "same", "label"]
+        iterator = DALIGenericIterator(samples.pipeline(), names, auto_reset=True)
+        found = of_iterator(iterator)
+        state = samples.state_dict(1)
+    for place, epochs in enumerate(expected):
+        assert [[(batch[place], batch[3]) for batch in epoch] for epoch in found] == epochs
+    alone = PartialSource(source, recipe, refurbish(), MemoryStore(), kernels="dali")
+    with alone, pytest.raises(StateMismatchError, match="views"):
+        alone.load_state_dict(state)
+
+
+def test_views_have_the_recipes_partial_part(source: ImageFolder) -> None:
+    with pytest.raises(ConfigurationError, match="views must be recipes whose partial part is that of the recipe, got"):
+        PartialSource(source, RECIPE, refurbish(), MemoryStore(), views=[simple(SIZE)])
+    with pytest.raises(ConfigurationError, match="views must be recipes, got"):
+        PartialSource(source, RECIPE, refurbish(), MemoryStore(), views=[HorizontalFlip()])  # type: ignore[list-item]
+
+
+def test_a_source_has_one_pipeline(source: ImageFolder) -> None:
+    with PartialSource(source, RECIPE, refurbish(), MemoryStore()) as samples:
+        samples.pipeline()
+        with pytest.raises(
+            ConfigurationError, match=r"pipeline\(\) must be called once, got 'a second call': make a new"
+        ):
+            samples.pipeline()

@@ -215,6 +215,11 @@ class PartialSource(metaclass=Explained):
         """Rows that this rank is served in an epoch, without those of `pad_last_batch`: the `size` of an iterator."""
         return self._loader.rows_per_epoch
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the batch that is given next: after `load_state_dict` the one that goes on."""
+        return self._loader.epoch
+
     def __len__(self) -> int:
         """Count the batches of an epoch, on every rank the same."""
         return len(self._loader)

@@ -208,6 +208,7 @@ def test_it_goes_on_where_the_training_loop_was(source: ImageFolder, epoch: int,
         state = samples.state_dict(epoch, batch)
     with PartialSource(source, RECIPE, refurbish(), MemoryStore(), kernels="dali") as samples:
         samples.load_state_dict(state)
+        assert (samples.epoch, state["batch"]) == (epoch + batch // 4, batch % 4)
         iterator = DALIGenericIterator(samples.pipeline(), ["data", "label"], auto_reset=True)
         assert [each for part in of_iterator(iterator, EPOCHS - epoch - batch // 4) for each in part] == expected
         with pytest.raises(ConfigurationError, match="before the first batch is taken, got 'one after it': load it"):

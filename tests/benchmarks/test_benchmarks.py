@@ -525,3 +525,21 @@ def test_data_of_another_kind_is_refused_in_one_line(script, must, tmp_path, cap
     said = capsys.readouterr().err
     assert said.startswith(f"--data must {must}")
     assert said.count("\n") == 1
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize(
+    ("script", "cases", "contenders", "claimed"),
+    [
+        ("keep", ["as they are", "4:2:0", "4:4:4"], 6, "kept in memory / standard"),
+        ("dali_pipelines", [], 12, "pipeline, dali, standard / loader, dali, standard"),
+    ],
+)
+def test_keeps_and_pipelines_take_turns_with_loaders(folder, tmp_path, monkeypatch, script, cases, contenders, claimed):
+    monkeypatch.setattr(experiment, "keep_memory", lambda: None)  # Later tests would have that memory, too.
+    written, printed = quick(script, tmp_path / "x.json", "--data", folder)
+    results = written["results"]
+    for case in [results[name] for name in cases] or [results]:
+        assert len({each["contender"] for each in case["slices"]}) == contenders == len(case["slices"])
+    assert sum(each["name"].endswith(claimed) for each in results["claims"]) == max(1, len(cases))
+    assert claimed in printed

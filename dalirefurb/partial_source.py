@@ -325,10 +325,8 @@ class _PartialLoader(Loader):
 
     def _batch_of(self, served: Served, padding: int) -> Any:
         feed: FinalFeed = served.images
-        indices = served.indices.copy()
-        indices[len(indices) - padding :] = -1
         labels = self._tensors.labels[served.indices]
-        return feed.images, labels, *([indices] if self.with_indices else []), *feed.parameters
+        return feed.images, labels, *([served.told_indices(padding)] if self.with_indices else []), *feed.parameters
 
 
 def _filled(rows: Any, count: int) -> Any:

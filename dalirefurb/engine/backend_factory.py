@@ -66,13 +66,14 @@ def choose_kernels(kernels: Kernels | None, recipe: Recipe, devices: Devices, *,
     done = done_by_kernels(recipe) if chosen == "numba" else 0
     for stage in recipe.stages[done if final else min(done, recipe.split) :]:
         for each in (stage, *getattr(stage, "inner", ())):
-            if isinstance(each, KernelStage) and not final and stage in recipe.final:
+            if not isinstance(each, KernelStage):
+                continue
+            if not final and stage in recipe.final:
                 raise ConfigurationError(
                     f"stage {each.name!r} is compiled by Numba, but the final part is your pipeline's, of DALI's "
                     f"operators: split the recipe behind it, or make it of these by Stage or Custom"
                 )
-            if isinstance(each, KernelStage):
-                each.refuse_dali()
+            each.refuse_dali()
     return chosen
 
 
@@ -126,14 +127,17 @@ def compile_kernels(kernels: Kernels, recipe: Recipe, *, final: bool = True) -> 
 
     done, encoded = done_by_kernels(recipe), recipe.encoded
     split = min(max(recipe.split, encoded), done) if final else done
-    output = (recipe.output if done == len(recipe.stages) else _levels_after(recipe, done)) if final else None
+    output = (left_to_dali(kernels, recipe) or recipe.output) if final else None
     stages = recipe.stages if final else recipe.partial
     compile_for(stages[encoded:split], stages[split:done], output)
     use_compiled()
 
 
-def _levels_after(recipe: Recipe, done: int) -> Levels:
-    """Return what kernels leave after so many stages."""
+def left_to_dali(kernels: Kernels, recipe: Recipe) -> Levels | None:
+    """Return what DALI's operators go on with behind kernels; None if these do all, or are not chosen."""
+    done = done_by_kernels(recipe)
+    if kernels == "dali" or done == len(recipe.stages):
+        return None
     sides = recipe.at(done).partial_size(None)
     assert sides is not None
     return Levels(sides)
@@ -162,7 +166,7 @@ class BackendFactory:
         reserve: Callable[[int], Images | None] | None = None,
     ) -> None:
         self._recipe = recipe
-        self._done = done_by_kernels(recipe)
+        self._done, self._left = done_by_kernels(recipe), left_to_dali(kernels, recipe)
         self._kernels = kernels
         self._devices = devices
         self._max_rows = max_rows
@@ -204,13 +208,12 @@ class BackendFactory:
     @property
     def leaves_rest(self) -> bool:
         """Whether kernels are chosen, and leave stages to DALI's operators, see `build_rest`."""
-        return self._kernels == "numba" and self._done < len(self._recipe.stages)
+        return self._left is not None
 
     @property
     def _output(self) -> Output | Levels:
         """What kernels end with."""
-        recipe = self._recipe
-        return _levels_after(recipe, self._done) if self.leaves_rest else recipe.output
+        return self._left or self._recipe.output
 
     def close(self) -> None:
         """Have the kernels' threads end, and let the store go: nothing is built any more. Never waits."""

@@ -265,15 +265,11 @@ class FinalFeeds:
         images = [*partial]
         ends = np.cumsum([image.size for image in images])
         levels = self._buffers.take((int(ends[-1]),), "uint8")
-        alike = len({image.shape for image in images}) == 1
-        copies: Any = levels.reshape(-1, *images[0].shape) if alike else []
-        if not alike:
-            copies = [
-                levels[end - image.size : end].reshape(image.shape) for end, image in zip(ends, images, strict=True)
-            ]
+        copies = [levels[end - image.size : end].reshape(image.shape) for end, image in zip(ends, images, strict=True)]
         for copy, image in zip(copies, images, strict=True):
             np.copyto(copy, image)
-        self._fed.append(FinalFeed(copies, parameters))
+        alike = len({image.shape for image in images}) == 1
+        self._fed.append(FinalFeed(levels.reshape(-1, *images[0].shape) if alike else copies, parameters))
 
     def collect(self) -> FinalFeed:
         """Return what the oldest group is fed."""

@@ -60,6 +60,12 @@ class Served:
     recomputed: int
     replaced: int
 
+    def told_indices(self, padding: int) -> NDArray[np.int64]:
+        """Return the indices as the training loop gets them: -1 in the last rows, so many, that only fill it up."""
+        indices = self.indices.copy()
+        indices[len(indices) - padding :] = -1
+        return indices
+
 
 @dataclass(frozen=True)
 class BatchTensors:
@@ -89,9 +95,7 @@ class BatchTensors:
             images = images.to(torch.bfloat16)
         if not self.with_indices:
             return images, labels
-        indices = torch.from_numpy(served.indices.copy())
-        indices[len(indices) - padding :] = -1
-        return images, labels, indices
+        return images, labels, torch.from_numpy(served.told_indices(padding))
 
 
 class Finisher:

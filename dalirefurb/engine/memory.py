@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dalirefurb.engine.backend_factory import Devices, done_by_kernels
+from dalirefurb.engine.backend_factory import Devices, left_to_dali
 from dalirefurb.engine.configuration import Configuration
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import OutOfMemoryError
+from dalirefurb.kernels.buffers import Levels
 from dalirefurb.store import StoreSpec, available
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device.memory import KERNEL_BYTES
@@ -85,18 +86,17 @@ class Account:
         else:
             partial = -(-spec.nbytes // spec.slots) if spec is not None and not recipe.caches_encoded else decoded
         # DALI makes float32 of what is to be bfloat16.
-        by_kernels = self.configuration.kernels == "numba" and not self.leaves_rest
+        by_kernels = self.configuration.kernels == "numba" and self.left is None
         halves = ("float16", "bfloat16") if by_kernels else ("float16",)
         itemsize = 2 if recipe.output.dtype in halves else 4
         final = itemsize * recipe.output.channels * math.prod(recipe.output.sides)
         final = partial if self.configuration.serves == "partial" else final
         return file_bytes if recipe.encoded else decoded, decoded, partial, final
 
-    @property
-    def leaves_rest(self) -> bool:
-        """Whether kernels leave stages to DALI's operators, see `done_by_kernels`."""
-        recipe = self.configuration.recipe
-        return self.configuration.kernels == "numba" and done_by_kernels(recipe) < len(recipe.stages)
+    @cached_property
+    def left(self) -> Levels | None:
+        """What kernels leave to DALI's operators; see `left_to_dali`."""
+        return left_to_dali(self.configuration.kernels, self.configuration.recipe)
 
     def _file_bytes(self) -> int:
         """Return the mean bytes of some of the source's files, or an allowance where its samples are none."""
@@ -113,9 +113,9 @@ class Account:
         rows = depths.batches_per_group * self.batch_size
         read, decoded, partial, final = (rows * nbytes for nbytes in self.row_bytes)
         final = final * depths.hits_per_group // depths.batches_per_group
-        rest, serves_final = self.leaves_rest, self.configuration.serves == "final"
-        one_step = (numba or not self.apart) and not rest and serves_final
-        begun = depths.partial_ahead if self.apart or rest else depths.look_ahead
+        left, serves_final = self.left, self.configuration.serves == "final"
+        one_step = (numba or not self.apart) and left is None and serves_final
+        begun = depths.partial_ahead if self.apart or left else depths.look_ahead
         host, device = Counter({STORE: self.store.host}), Counter({STORE: self.store.device})
         decoding, leaving, finishing, entering = (
             device if each == "gpu" else host
@@ -131,13 +131,12 @@ class Account:
         else:
             whole = 2 * decoded + recipe.encoded * DECODER_BYTES
             device["decoding"] = depths.replicas * (whole + _WORKING_COPIES * partial)
-        if rest and serves_final:
-            height, width = recipe.at(done_by_kernels(recipe)).partial_size(None) or (0, 0)
-            of_group = 3 * height * width * depths.hits_per_group * self.batch_size
+        if left and serves_final:
+            of_group = 3 * math.prod(left.sides) * depths.hits_per_group * self.batch_size
             host["images between kernels and DALI"] = depths.groups_made * of_group
         if self.apart and numba:
             # The store has room for some.
-            spare = 0 if self.spec is None or rest else max(0, self.store.host - self.spec.nbytes)
+            spare = 0 if self.spec is None or left else max(0, self.store.host - self.spec.nbytes)
             finishing_groups = 2 if one_step else depths.look_ahead
             partial_groups = begun + depths.ready + finishing_groups
             host["partial images on their way"] = max(0, partial_groups * partial - spare)

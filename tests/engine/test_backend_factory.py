@@ -158,6 +158,24 @@ def test_bad_samples_are_replaced_before_a_stage_of_the_users(tmp_path: Path) ->
         assert torch.equal(*streams)
 
 
+@pytest.mark.parametrize(("place", "lent"), [(3, False), (5, True)])
+def test_the_stores_slots_are_lent_to_partial_images_alone(
+    folder: ImageFolder, monkeypatch: pytest.MonkeyPatch, place: int, lent: bool
+) -> None:
+    """Not to what a stage of the partial part is yet to work on."""
+    asked: list[int] = []
+
+    def reserve(store: MemoryStore, count: int, reserve: Any = MemoryStore.reserve) -> Any:
+        asked.append(count)
+        return reserve(store, count)
+
+    monkeypatch.setattr(MemoryStore, "reserve", reserve)
+    epochs(
+        Loader(folder, with_own_stage(4, place), Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=2), MemoryStore()), 1
+    )
+    assert (len(asked) > 0) == lent
+
+
 def test_a_stage_of_the_users_gets_what_kernels_made_and_is_named(folder: ImageFolder) -> None:
     with Loader(folder, with_own_stage(4), Standard(NUM_SAMPLES, batch_size=6)) as loader:
         assert "kernels: numba, DALI from 'own' on" in repr(loader)

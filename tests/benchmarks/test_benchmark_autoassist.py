@@ -47,6 +47,7 @@ def evaluation(samples, loss, test_accuracy=0.5):
     return Evaluation(samples, samples, loss, test_accuracy, hard=0.5, enrichment=1.0)
 
 
+@pytest.mark.weekly
 def test_every_contender_trains_with_every_seed_on_equally_many_samples(quick):
     results, said = quick
     runs = results["results"]["runs"]
@@ -58,6 +59,7 @@ def test_every_contender_trains_with_every_seed_on_equally_many_samples(quick):
         assert each["contender"] in said
 
 
+@pytest.mark.weekly
 def test_all_contenders_of_a_seed_are_one_until_something_is_rejected(quick):
     results, _ = quick
     for seed in (5, 6):
@@ -67,6 +69,7 @@ def test_all_contenders_of_a_seed_are_one_until_something_is_rejected(quick):
     assert len({each["evaluations"][0]["loss"] for each in results["results"]["runs"]}) == 2
 
 
+@pytest.mark.weekly
 def test_only_uniform_sampling_rejects_nothing(quick):
     results, _ = quick
     for each in results["results"]["runs"]:
@@ -75,6 +78,7 @@ def test_only_uniform_sampling_rejects_nothing(quick):
         assert (last["accuracy"] is None) == (each["contender"] == "uniform")
 
 
+@pytest.mark.weekly
 def test_the_claims_follow_from_the_raw_curves(quick):
     results, said = quick
     runs = [

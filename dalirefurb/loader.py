@@ -61,9 +61,10 @@ class Loader(Mappable, metaclass=Explained):
             every batch is computed whole.
         partial_device: Device where the partial part runs, "cpu" or "gpu".
         final_device: Device where the final part runs; with the partial part on the "gpu" it must be there, too.
-        kernels: What computes on the CPU: "numba", compiled kernels that leave decoding to DALI, and from the first
-            stage on that has none, such as `Custom`, all that follows; or "dali", which does all. By default Numba's,
-            if it exists for the Python at hand, both parts are on the CPU and images have one size where DALI goes on.
+        kernels: What computes: "numba", on the CPU compiled kernels that leave decoding to DALI, and from the first
+            stage on that has none, such as `Custom`, all that follows; "cuda", the same kernels for a final part on a
+            GPU, all of whose stages have some; or "dali", which does all. By default the first of these that can: for
+            Numba's both parts must be on the CPU, and images have one size where DALI goes on.
         prefetch: How many threads work, and how far ahead.
         with_indices: Whether a batch is (images, labels, indices): the samples' indices, (B,) int64 on the host, for
             `source.name(index)` and the like; -1 for rows of padding, see `Evaluate`.

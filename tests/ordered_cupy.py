@@ -37,6 +37,7 @@ class Array:
     ndim = property(lambda self: self.values.ndim)
     size = property(lambda self: self.values.size)
     nbytes = property(lambda self: self.values.nbytes)
+    data = property(lambda self: SimpleNamespace(ptr=self.values.ctypes.data))
 
     def __len__(self) -> int:
         return len(self.values)

@@ -86,6 +86,11 @@ class OrderedDevice:
         with self.guard:
             return sum(len(each.bytes) for each in self._allocations if each.kind == kind)
 
+    def at(self, address: int) -> Allocation:
+        """Return the memory that has an address."""
+        with self.guard:
+            return next(each for each in self._allocations if each.ptr <= address < each.ptr + len(each.bytes))
+
     def pinned(self, array: np.ndarray) -> Allocation | None:
         """Return the pinned memory in which a host array lies, if it does."""
         with self.guard:
@@ -207,7 +212,7 @@ class Stream(Actor):
     def record(self, event: Event | None = None) -> Event:
         event = event or Event()
         with self._device.guard:
-            event.clock = dict(self.queue().clock)
+            event.clock, event.device = dict(self.queue().clock), self._device
         return event
 
     def wait_event(self, event: Event) -> None:
@@ -227,6 +232,12 @@ class Event:
 
     def __init__(self, *, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
         self.clock: Clock = {}
+        self.device: OrderedDevice | None = None
+
+    def synchronize(self) -> None:
+        if self.device is not None and self.device.happens("the host waits"):
+            with self.device.guard:
+                self.device.thread.learn(self.clock)
 
 
 class Lock:

@@ -16,12 +16,13 @@ from dalirefurb.augment.stage import Device, Stage
 from dalirefurb.augment.stages.custom import KernelStage
 from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
 from dalirefurb.engine.prefetch import Depths
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.image_batch import Images
 from dalirefurb.kernels.buffers import Levels, OutputBuffers
 from dalirefurb.kernels.lower import steps_of
 
 if TYPE_CHECKING:
+    from dalirefurb.kernels.cuda.program import CudaProgram
     from dalirefurb.kernels.pipelines import DecodePipelines
     from dalirefurb.kernels.runner import KernelRunner
     from dalirefurb.kernels.thread_pool import KernelThreadPool
@@ -44,14 +45,16 @@ class Devices:
     entering: Device = "cpu"
 
 
-Kernels = Literal["numba", "dali"]
-"""What computes on the CPU: kernels compiled by Numba up to a stage that has none, or DALI's operators alone."""
+Kernels = Literal["numba", "cuda", "dali"]
+"""What computes: on the CPU kernels compiled by Numba up to a stage that has none; the final part on a GPU by the same
+kernels in CUDA; or DALI's operators alone."""
 
 
 def choose_kernels(kernels: Kernels | None, recipe: Recipe, devices: Devices, *, final: bool = True) -> Kernels:
     """Fill in what is None: Numba, if it is installed, both parts run on the CPU and the first stages have kernels.
 
-    Which stages run by which, see `done_by_kernels`, depends neither on the split nor on whether there is a store.
+    Or CUDA, if CuPy is installed, the final part runs on a GPU and all of its stages have kernels. Which stages run by
+    which on the CPU, see `done_by_kernels`, depends neither on the split nor on whether there is a store.
 
     Args:
         kernels: Name of what computes; None: whatever can.
@@ -63,8 +66,9 @@ def choose_kernels(kernels: Kernels | None, recipe: Recipe, devices: Devices, *,
         ConfigurationError: If they cannot be had.
     """
     chosen = _chosen(kernels, recipe, devices)
-    done = done_by_kernels(recipe) if chosen == "numba" else 0
-    for stage in recipe.stages[done if final else min(done, recipe.split) :]:
+    done = done_by(chosen, recipe, devices) or 0
+    others = recipe.partial[done:] if chosen == "cuda" else recipe.stages[done if final else min(done, recipe.split) :]
+    for stage in others:
         for each in (stage, *getattr(stage, "inner", ())):
             if not isinstance(each, KernelStage):
                 continue
@@ -89,16 +93,45 @@ def done_by_kernels(recipe: Recipe) -> int:
     return first if first == len(recipe.stages) or recipe.at(first).partial_size(None) is not None else 0
 
 
+def done_by(kernels: Kernels, recipe: Recipe, devices: Devices) -> int | None:
+    """Return how many first stages kernels do on the CPU, decoding included; None if DALI does all there."""
+    if kernels == "numba":
+        return done_by_kernels(recipe)
+    ours = kernels == "cuda" and devices.partial == "cpu" and steps_of(recipe.partial[recipe.encoded :]) is not None
+    return recipe.split if ours else None
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _cuda_refusal(recipe: Recipe, devices: Devices) -> str | None:
+    """Say why the final part cannot be done by kernels on a GPU; None if it can."""
+    steps = None if recipe.caches_encoded else steps_of(recipe.final)
+    if devices.final != "gpu":
+        return f"is for a final part on a GPU, got final_device={devices.final!r}"
+    if recipe.caches_encoded:
+        return "is for decoded partial images, but split 0 caches encoded ones"
+    if steps is None or not all(isinstance(each, (str, type(None))) for step in steps for each in step.kernels):
+        return "needs stages that have kernels for a GPU, but one of the final part has none"
+    if not all(map(_installed, ("cupy", "numba"))):
+        return f"needs CuPy and Numba, which are not all installed ({how_to_install('gpu')})"
+    return None
+
+
 def _chosen(kernels: Kernels | None, recipe: Recipe, devices: Devices) -> Kernels:
     on_cpu = devices.partial == devices.final == "cpu"
-    installed = importlib.util.find_spec("numba") is not None
+    installed = _installed("numba")
     done = done_by_kernels(recipe)
     some = done == len(recipe.stages) or done > recipe.encoded
+    refused = _cuda_refusal(recipe, devices)
     if kernels is None:
-        return "numba" if on_cpu and installed and some else "dali"
+        return "numba" if on_cpu and installed and some else "cuda" if refused is None else "dali"
     if kernels not in get_args(Kernels):
         raise ConfigurationError(f"kernels must be one of {get_args(Kernels)} or None, got {kernels!r}")
-    if kernels == "dali":
+    if kernels == "cuda" and refused is not None:
+        raise ConfigurationError(f"kernels='cuda' {refused}: leave kernels out")
+    if kernels != "numba":
         return kernels
     if not on_cpu:
         raise ConfigurationError(
@@ -118,14 +151,15 @@ def _chosen(kernels: Kernels | None, recipe: Recipe, devices: Devices) -> Kernel
     return kernels
 
 
-def compile_kernels(kernels: Kernels, recipe: Recipe, *, final: bool = True) -> None:
-    """Compile what a recipe needs, where kernels are chosen, its final part perhaps; what was compiled is loaded."""
-    if kernels == "dali":
+def compile_kernels(kernels: Kernels, recipe: Recipe, devices: Devices, *, final: bool = True) -> None:
+    """Compile what a recipe needs on the CPU, its final part perhaps; what was compiled is loaded."""
+    done, encoded = done_by(kernels, recipe, devices), recipe.encoded
+    if done is None:
         return
     from dalirefurb.kernels.ahead import compile_for
     from dalirefurb.kernels.random import use_compiled
 
-    done, encoded = done_by_kernels(recipe), recipe.encoded
+    final = final and kernels == "numba"
     split = min(max(recipe.split, encoded), done) if final else done
     output = (left_to_dali(kernels, recipe) or recipe.output) if final else None
     stages = recipe.stages if final else recipe.partial
@@ -134,9 +168,9 @@ def compile_kernels(kernels: Kernels, recipe: Recipe, *, final: bool = True) -> 
 
 
 def left_to_dali(kernels: Kernels, recipe: Recipe) -> Levels | None:
-    """Return what DALI's operators go on with behind kernels; None if these do all, or are not chosen."""
+    """Return what DALI's operators go on with behind Numba's kernels; None if these do all, or are not chosen."""
     done = done_by_kernels(recipe)
-    if kernels == "dali" or done == len(recipe.stages):
+    if kernels != "numba" or done == len(recipe.stages):
         return None
     sides = recipe.at(done).partial_size(None)
     assert sides is not None
@@ -148,7 +182,7 @@ class BackendFactory:
 
     Args:
         recipe: Recipe that says what is done to a sample.
-        kernels: Name of what computes on the CPU, "numba" or "dali".
+        kernels: Name of what computes.
         devices: Devices where the parts run.
         max_rows: Largest number of rows in one batch group.
         depths: Numbers of pipeline copies, of threads and of batch groups.
@@ -166,8 +200,8 @@ class BackendFactory:
         reserve: Callable[[int], Images | None] | None = None,
     ) -> None:
         self._recipe = recipe
-        self._done, self._left = done_by_kernels(recipe), left_to_dali(kernels, recipe)
-        self._kernels = kernels
+        done = done_by(kernels, recipe, devices)
+        self._compiled, self._done, self._left = done is not None, done or 0, left_to_dali(kernels, recipe)
         self._devices = devices
         self._max_rows = max_rows
         # Not when a part is built: on another thread another device may be the current one.
@@ -183,7 +217,7 @@ class BackendFactory:
         Where kernels do all of the partial part the final one is never alone: see `build_both`.
         """
         recipe, done = self._recipe, self._done
-        if part == "final" or self._kernels == "dali":
+        if part == "final" or not self._compiled:
             return self._replicas(self._graph(part), count)
         if part == "whole":
             return self._kernel_runner(recipe.stages[:done], output=self._output, split=False)
@@ -200,6 +234,14 @@ class BackendFactory:
         return self._kernel_runner(
             recipe.partial, recipe.final[: self._done - recipe.split], output=self._output, split=True
         )
+
+    def build_cuda(self) -> CudaProgram:
+        """Return the kernels of the final part for a GPU."""
+        from dalirefurb.kernels.cuda.program import CudaProgram
+
+        steps = steps_of(self._recipe.final)
+        assert steps is not None
+        return CudaProgram(steps, self._recipe.output, split=0)
 
     def build_rest(self) -> PipelineRunner:
         """Return DALI's operators from the first stage on that has no kernel, where kernels are chosen."""
@@ -300,7 +342,7 @@ class BackendFactory:
         from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines, shared_out
 
         shares, threads_each = shared_out(self._num_threads)
-        decoded = Graph(self._recipe, "decoded", self._devices.partial, self._devices.final) if decoding else None
+        decoded = Graph(self._recipe, "decoded") if decoding else None
         pipelines = DecodePipelines(
             [
                 DecodePipeline(decoded, max_rows=self._max_rows, num_threads=threads_each)

@@ -12,7 +12,7 @@ import torch
 
 from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import views
-from dalirefurb.engine.backend_factory import BackendFactory, compile_kernels, done_by_kernels
+from dalirefurb.engine.backend_factory import BackendFactory, compile_kernels, done_by, done_by_kernels
 from dalirefurb.engine.backends import (
     BothPartsBackend,
     ComputeBackend,
@@ -25,9 +25,10 @@ from dalirefurb.engine.backends import (
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.compute_now import ComputeNow
 from dalirefurb.engine.configuration import Configuration, traced
+from dalirefurb.engine.cuda_final import CudaDevice, CudaFinal
 from dalirefurb.engine.diagnosis import Facts
 from dalirefurb.engine.engine import Engine
-from dalirefurb.engine.finisher import Finisher
+from dalirefurb.engine.finisher import Finisher, Finishing
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.memory import BESIDE_STORE, Account
 from dalirefurb.engine.prefetch import Depths, Prefetch
@@ -43,6 +44,7 @@ from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.store import DeviceStore, Store, StoreSpec
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device.batch_buffer import BatchBuffer
+from dalirefurb.store.device.memory import device_memory
 from dalirefurb.system.sharing import shared_by
 
 
@@ -214,13 +216,13 @@ def assemble(
         max_pixels=max_pixels,
         refusal=partial(configuration.refusal, max_pixels=max_pixels),
         asks_for_images=not encoded,
-        passes_images=kernels == "numba",
+        passes_images=done_by(kernels, recipe, devices) is not None,
         on_look=lambda images, by_pillow, seconds: tally.add(files=images, pillow_images=by_pillow, pillow_s=seconds),
         substitutes=substitutes,
         retry_s=configuration.bad_samples.retry_s,
     )
     partial_served = configuration.serves == "partial"
-    compile_kernels(kernels, recipe, final=not partial_served)
+    compile_kernels(kernels, recipe, devices, final=not partial_served)
     input_builder = InputBuilder(recipe, seed=planner.seed, entering=source.image_shape)
     spec: StoreSpec | None = None
     if store is not None:
@@ -231,6 +233,7 @@ def assemble(
         # An Assistant looks at partial images on the host.
         stay = devices.partial == "gpu" and planner.feedback_lag is None
         devices = replace(devices, entering=devices.final, leaving="gpu" if stay else "cpu")
+    cuda = cuda_device(device_store) if kernels == "cuda" else None
     taken = Taken() if store is None or spec is None else store.takes(spec)
     account = Account(configuration, planner.batch_size, devices, apart, spec, taken)
     depths, needs = account.fitted(depths, prefetch)
@@ -239,7 +242,9 @@ def assemble(
         store.open(spec)
     buffer: BatchBuffer | None = None
     view: View = views
-    if device_store is not None:
+    if cuda is not None:
+        view = cuda.images if devices.leaving == "gpu" else views
+    elif device_store is not None:
         buffer = BatchBuffer(device_store, max_rows=max_rows, max_groups=depths.look_ahead)
         view = buffer.images if devices.leaving == "gpu" else views
     factory = BackendFactory(
@@ -251,7 +256,7 @@ def assemble(
         reserve=None if store is None else store.reserve,
     )
     backend: ComputeBackend
-    final_graph: FinalGraph | FinalFeeds | None = None
+    final_graph: Finishing | None = None
     if partial_served:
         backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
         builders = [
@@ -265,7 +270,10 @@ def assemble(
         backend = BothPartsBackend(input_builder, factory.build_both(), leaves_rest=factory.leaves_rest)
     else:
         backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
-        final_graph = FinalGraph(input_builder, factory.build("final"), buffer)
+        if cuda is None:
+            final_graph = FinalGraph(input_builder, factory.build("final"), buffer)
+        else:
+            final_graph = CudaFinal(input_builder, factory.build_cuda(), cuda)
     if final_graph is None and factory.leaves_rest:
         final_graph = FinalGraph(input_builder, factory.build_rest(), None)
     cache = CacheClient(reader, store, encoded=encoded)
@@ -284,7 +292,7 @@ def assemble(
         recipe=recipe,
         cache=cache,
         final_graph=final_graph,
-        in_flight=depths.look_ahead if isinstance(final_graph, FinalGraph) else 1,
+        in_flight=depths.look_ahead if isinstance(final_graph, (FinalGraph, CudaFinal)) else 1,
         batches_per_group=depths.batches_per_group,
         pin_memory=configuration.pin_memory and devices.final == "cpu",
         tally=tally,
@@ -302,6 +310,11 @@ def assemble(
         nbytes=needs[BESIDE_STORE].total(),
         tally=tally,
     )
+
+
+def cuda_device(store: DeviceStore | None) -> CudaDevice:
+    """Return the current CUDA device, on the stream of the store that is there, if there is one."""
+    return CudaDevice(device_memory("gpu") if store is None else store.memory)
 
 
 def _check_device(store: DeviceStore) -> None:

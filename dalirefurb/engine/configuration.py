@@ -18,7 +18,7 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stages.custom import Custom
 from dalirefurb.calls import INSTEAD
 from dalirefurb.dali import Graph, cut_window, versions
-from dalirefurb.engine.backend_factory import Devices, Kernels
+from dalirefurb.engine.backend_factory import Devices, Kernels, done_by
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import VERSION
@@ -108,7 +108,7 @@ class Configuration:
         planner: Planner of the batches of all ranks.
         stored: Whether there is a store, where partial images wait for reuse.
         devices: Devices where the two parts run.
-        kernels: Name of what computes on the CPU.
+        kernels: Name of what computes.
         bad_samples: What happens to samples that cannot be used.
         pin_memory: Whether what is made on the CPU is put into pinned memory.
         serves: Images that are served: "final" ones, or "partial" ones with all that the final part needs.
@@ -181,7 +181,7 @@ class Configuration:
     def apart(self, planner: Planner, *, stored: bool) -> bool:
         """Tell whether the parts are apart, so that partial images can be seen; if only reading is partial, never.
 
-        The store looks at them, an Assistant, the check of what a user's stage makes, and whoever is served them.
+        The store looks at them, an Assistant, the check of what a user's stage makes, and whoever finishes them.
 
         Args:
             planner: Planner of the batches, or of a rank's part of them.
@@ -189,7 +189,8 @@ class Configuration:
         """
         custom = any(isinstance(stage, Custom) for stage in self.recipe.partial)
         kept = stored and planner.peak_slots > 0
-        seen = kept or custom or planner.feedback_lag is not None or self.serves == "partial"
+        elsewhere = self.serves == "partial" or self.kernels == "cuda"
+        seen = kept or custom or planner.feedback_lag is not None or elsewhere
         return seen and not self.recipe.caches_encoded
 
     def labels(self) -> NDArray[Any]:
@@ -207,12 +208,18 @@ class Configuration:
             "recipe": self.recipe.fingerprint(),
             "planner": self.planner.fingerprint(),
             "partial_device": self.devices.partial,
-            "kernels": f"numba {VERSION}" if self.kernels == "numba" else self.kernels,
+            "kernels": self._made_by,
             **({"views": [view.fingerprint() for view in self.views]} if self.views else {}),
             **({"final": "dali"} if self.serves == "partial" and self.kernels == "numba" else {}),
             "versions": versions() | ({"pillow": pillow_version()} if self.source.encoded else {}),
             **self.bad_samples.fingerprint(),
         }
+
+    @property
+    def _made_by(self) -> str:
+        """Name what computes: kernels make the same bits on a CPU and on a GPU."""
+        by_numba = done_by(self.kernels, self.recipe, self.devices) is not None
+        return f"numba {VERSION}" if by_numba else f"cuda {VERSION}" if self.kernels == "cuda" else self.kernels
 
 
 def _always_misses(planner: Planner) -> bool:

@@ -28,10 +28,14 @@ from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.closable_queue import ClosableQueue
+from dalirefurb.engine.cuda_final import CudaFinal
 from dalirefurb.engine.loader_view import Batch
 from dalirefurb.engine.preparer import Prepared, failed_in_graph
 from dalirefurb.engine.stats import Tally
 from dalirefurb.errors import LoaderError
+
+Finishing = FinalGraph | FinalFeeds | CudaFinal
+"""What does the final part where it is apart from the partial one, or what says what another's graph of it is fed."""
 
 _DLPACK_CUDA = 2
 """DLPack's number of CUDA devices, whose name differs between versions of torch."""
@@ -44,7 +48,7 @@ class Served:
     Attributes:
         position: Position of the batch in the stream of batches.
         images: Final images of shape (B, 3, H, W), on the final part's device, of the output's dtype; float32 for
-            bfloat16 on a GPU. Where somebody else's graph does the final part, what that is fed.
+            bfloat16 by DALI on a GPU. Where somebody else's graph does the final part, what that is fed.
         indices: Indices of the samples that are shown, in serving order, int64 of shape (B,); where another sample
             replaces a bad one, the index of that other sample.
         misses: Number of rows whose partial image was computed for them.
@@ -91,6 +95,8 @@ class BatchTensors:
         images = served.images
         if images.is_cuda:
             labels = labels.to(images.device, non_blocking=True)
+            # Their memory may not be written again before this stream has read them.
+            images.record_stream(torch.cuda.current_stream(images.device))
         if self.dtype == "bfloat16":
             images = images.to(torch.bfloat16)
         if not self.with_indices:
@@ -104,7 +110,7 @@ class Finisher:
     Args:
         recipe: Recipe that says what the model receives.
         cache: Cache client, which commits to the store.
-        final_graph: Graph of the final part, or what says what another's is fed; None where images are final already.
+        final_graph: What does the final part; None where images are final already.
         in_flight: Number of groups that are begun, finished ones included, before the training loop takes them.
         batches_per_group: Number of batches in a group that counts once for `in_flight`; a group of n times as many
             batches counts n times.
@@ -117,7 +123,7 @@ class Finisher:
         *,
         recipe: Recipe,
         cache: CacheClient,
-        final_graph: FinalGraph | FinalFeeds | None,
+        final_graph: Finishing | None,
         in_flight: int,
         batches_per_group: int,
         pin_memory: bool,
@@ -204,7 +210,7 @@ class Finisher:
             images = prepared.images if self._final_graph is None else self._final_graph.collect()
             if isinstance(images, FinalFeed):
                 return images
-            tensor = _as_torch(images.as_tensor())
+            tensor = images if isinstance(images, torch.Tensor) else _as_torch(images.as_tensor())
         except (GraphError, RuntimeError) as error:
             reason = error.reason if isinstance(error, GraphError) else str(error)
             raise failed_in_graph(prepared.cache_plan, reason) from error.__cause__ or error

@@ -86,7 +86,7 @@ class Account:
         else:
             partial = -(-spec.nbytes // spec.slots) if spec is not None and not recipe.caches_encoded else decoded
         # DALI makes float32 of what is to be bfloat16.
-        by_kernels = self.configuration.kernels == "numba" and self.left is None
+        by_kernels = self.configuration.kernels != "dali" and self.left is None
         halves = ("float16", "bfloat16") if by_kernels else ("float16",)
         itemsize = 2 if recipe.output.dtype in halves else 4
         final = itemsize * recipe.output.channels * math.prod(recipe.output.sides)

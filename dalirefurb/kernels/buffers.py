@@ -19,6 +19,11 @@ ALIGNMENT = 64
 """Bytes of a cache line."""
 
 
+def whole_lines(nbytes: int) -> int:
+    """Round bytes up to a multiple of `ALIGNMENT`."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
 def aligned(nbytes: int) -> NDArray[np.uint8]:
     """Make an array that begins at a multiple of `ALIGNMENT` bytes, with whatever is in it.
 
@@ -107,7 +112,12 @@ class OutputBuffers:
         """Make room for partial images of these sizes, (n, 2)."""
         count = len(sizes)
         if count and (sizes != sizes[0]).any():
-            return Images([aligned(3 * height * width).reshape(height, width, 3) for height, width in sizes.tolist()])
+            nbytes = 3 * sizes.prod(axis=1)
+            room = -(-nbytes // ALIGNMENT) * ALIGNMENT
+            block = self._partials.take((int(room.sum()),), "uint8")
+            starts = np.cumsum(room) - room
+            places = zip(starts.tolist(), (starts + nbytes).tolist(), sizes.tolist(), strict=True)
+            return Images([block[start:end].reshape(*sides, 3) for start, end, sides in places])
         height, width = sizes[0].tolist() if count else (0, 0)
         room = None if self._reserve is None or not count else self._reserve(count)
         if room is not None and room.kinds == {(np.dtype(np.uint8), (height, width, 3))}:

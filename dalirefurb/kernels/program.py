@@ -15,7 +15,7 @@ from dalirefurb.augment.stage import Sizes
 from dalirefurb.dali import Feed, GraphError
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Places, decoded_rows
-from dalirefurb.kernels.buffers import ALIGNMENT, Levels
+from dalirefurb.kernels.buffers import ALIGNMENT, Levels, whole_lines
 from dalirefurb.kernels.kernel import compile_kernel, compile_own, kernel_named
 from dalirefurb.kernels.lower import KernelOp
 from dalirefurb.kernels.normalize import LANES, compile_output, output_of
@@ -59,7 +59,7 @@ def _room_bytes(step: KernelOp, before: Sizes, after: Sizes) -> NDArray[np.int64
 
 
 def _aligned(nbytes: NDArray[np.int64]) -> int:
-    return -(-int(nbytes.max(initial=0)) // ALIGNMENT) * ALIGNMENT
+    return whole_lines(int(nbytes.max(initial=0)))
 
 
 STREAMED_BYTES = 16 << 20
@@ -83,7 +83,8 @@ class Work:
         done: Outcome of each row of the batch, uint8 of shape (n,), see `WORK`.
         taken: Rows of the batch that are to be done, int64 of shape (t,); in the work of a whole batch there are none
             yet.
-        kept: Further objects whose memory the record has addresses of.
+        arrays: What the record has addresses of, by its names, as far as it is of this batch alone.
+        kept: Further objects whose memory it has addresses of.
     """
 
     record: NDArray[Any]
@@ -93,6 +94,7 @@ class Work:
     scratch: Scratch
     done: NDArray[np.uint8]
     taken: NDArray[np.int64]
+    arrays: Mapping[str, NDArray[Any]]
     kept: object
 
     def part(self, taken: NDArray[np.int64]) -> Work:
@@ -167,7 +169,7 @@ class KernelProgram:
         halves = brain_floats(numbers) if brain else numbers.astype(np.float16)
         self._record = np.zeros(1, WORK)
         self._constants: dict[str, NDArray[Any]] = {
-            "kernels": _addresses(steps),
+            "kernels": self._table(),
             "codes": np.array([step.code for step in steps], np.int64),
             "means": means,
             "scales": scales,
@@ -178,7 +180,7 @@ class KernelProgram:
         self._record["steps"], self._record["split"] = len(steps), self._split
         self._record["choices"] = self._constants["kernels"].shape[1]
         self._record["tail"] = self._tail()
-        self._record["output"] = compile_output(output_of(output)).address if output else 0
+        self._record["output"] = self._output_function()
         self._record["grey"] = output is not None and output.channels == 1
         self._record["channels_last"] = output is None or output.channels_last
 
@@ -231,8 +233,25 @@ class KernelProgram:
         record["image_bytes"], record["room_bytes"] = scratch
         for name, array in arrays.items():
             record[name] = _address(array)
-        kept = arrays, self._constants, sample, images, pinned, results
-        return Work(record, count, computed, partials, scratch, arrays["done"], _NOWHERE, kept)
+        kept = self._constants, sample, images, pinned, results
+        return Work(record, count, computed, partials, scratch, arrays["done"], _NOWHERE, arrays, kept)
+
+    def _table(self) -> NDArray[np.int64]:
+        """Return the kernels that each step chooses among, as `WORK` has them, (s, k); 0 where there is none."""
+        return self._tabled(lambda kernel: (compile_kernel if isinstance(kernel, str) else compile_own)(kernel).address)
+
+    def _tabled(self, number: Callable[[Any], int]) -> NDArray[np.int64]:
+        """Return a number for each kernel that the steps choose among, (s, k); 0 where there is none."""
+        table = np.zeros((len(self._steps), max((len(step.kernels) for step in self._steps), default=1)), np.int64)
+        for place, step in enumerate(self._steps):
+            for choice, kernel in enumerate(step.kernels):
+                if kernel is not None:
+                    table[place, choice] = number(kernel)
+        return table
+
+    def _output_function(self) -> int:
+        """Return the address of what makes what comes out; 0 if nothing does."""
+        return compile_output(output_of(self.output)).address if self.output else 0
 
     def _places(self, feeds: Mapping[str, Feed], images: Images | None) -> Places:
         """Return the places of what enters; what is yet to be decoded has no address, but its size to come."""
@@ -334,14 +353,3 @@ def streamed(output: Output | Levels, count: int) -> bool:
 def _address(array: NDArray[Any]) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
-
-
-def _addresses(steps: tuple[KernelOp, ...]) -> NDArray[np.int64]:
-    """Return the addresses of the kernels that each step chooses among, (s, k); 0 where there is none."""
-    addresses = np.zeros((len(steps), max((len(step.kernels) for step in steps), default=1)), np.int64)
-    for place, step in enumerate(steps):
-        for choice, name in enumerate(step.kernels):
-            if name is not None:
-                compiled = compile_kernel(name) if isinstance(name, str) else compile_own(name)
-                addresses[place, choice] = compiled.address
-    return addresses

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from nvidia.dali import fn, types
+from nvidia.dali.pipeline import pipeline_def
 from scipy.stats import chisquare, norm
 
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD
-from dalirefurb.augment.stages.noise import FIRST, KEYS, ROW, SECOND, THIRD, Noise, byte_sums
+from dalirefurb.augment.stages.noise import FIRST, KEYS, ROW, SECOND, THIRD, Noise, byte_sums, paint_noise
 
 UNLIKELY = 1e-4
 
@@ -82,3 +86,35 @@ def test_levels_are_cut_off_at_black_and_white() -> None:
     assert levels.max() == 255
     below = norm.cdf((0.5 / 255 - np.array(IMAGENET_MEAN)) / IMAGENET_STD)
     assert np.allclose((levels == 0).mean(axis=0), below, atol=0.005)
+
+
+def test_noise_as_wide_as_its_image_is_the_same_where_it_is_pasted() -> None:
+    """On a GPU it is made so, since DALI reads all that it pastes by the lines of the first image there."""
+    noise = Noise.of(IMAGENET_MEAN, IMAGENET_STD)
+    rng = np.random.default_rng(0)
+    pictures = [rng.integers(0, 256, (height, width, 3), np.uint8) for height, width in [(20, 33), (7, 5), (40, 9)] * 4]
+    windows = np.array(
+        [
+            (top, left, rows, columns)
+            for height, width in [picture.shape[:2] for picture in pictures]
+            for top, left in [rng.integers(0, (height, width))]
+            for rows, columns in [rng.integers(0, (height - top + 1, width - left + 1))]
+        ],
+        np.int32,
+    )
+    keys = rng.integers(0, KEYS, len(pictures)).astype(np.int32)
+
+    @pipeline_def(enable_conditionals=True)  # type: ignore[untyped-decorator]
+    def graph() -> Any:
+        images = fn.external_source(name="images", dtype=types.UINT8, ndim=3, layout="HWC")
+        window = fn.external_source(name="window", dtype=types.INT32, ndim=1)
+        key = fn.external_source(name="key", dtype=types.INT32, ndim=0)
+        narrow = paint_noise(images, window, key, noise, as_wide=False)
+        return narrow, paint_noise(images, window, key, noise, as_wide=True)
+
+    pipeline = graph(batch_size=len(pictures), num_threads=2, device_id=None)
+    for name, values in (("images", pictures), ("window", windows), ("key", keys)):
+        pipeline.feed_input(name, values)
+    narrow, wide = (list(map(np.asarray, each)) for each in pipeline.run())
+    assert all(map(np.array_equal, narrow, wide))
+    assert not all(map(np.array_equal, narrow, pictures))

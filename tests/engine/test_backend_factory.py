@@ -33,6 +33,7 @@ from dalirefurb import (
 from dalirefurb.augment import Custom
 from dalirefurb.augment.policies.operations import OPERATIONS
 from dalirefurb.augment.stage import Device
+from dalirefurb.engine import backend_factory
 from dalirefurb.engine.backend_factory import BackendFactory, Devices, choose_kernels, done_by_kernels
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.errors import ConfigurationError, StateMismatchError
@@ -71,7 +72,8 @@ def epochs(loader: Loader, count: int) -> torch.Tensor:
         return torch.cat([images.clone() for _ in range(count) for images, _ in loader])
 
 
-def test_numba_computes_on_the_cpu_and_dali_elsewhere() -> None:
+def test_numba_computes_on_the_cpu_and_dali_elsewhere_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend_factory, "_installed", lambda package: package != "cupy")
     assert choose_kernels(None, RECIPE, Devices()) == "numba"
     assert choose_kernels(None, RECIPE, Devices("cpu", "gpu")) == "dali"
     assert choose_kernels(None, RECIPE, Devices("gpu", "gpu")) == "dali"
@@ -196,7 +198,7 @@ def test_dali_computes_where_numba_is_not_installed(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("kernels", "recipe", "devices", "message"),
     [
-        ("cuda", RECIPE, ("cpu", "cpu"), r"kernels must be one of \('numba', 'dali'\) or None, got 'cuda'"),
+        ("torch", RECIPE, ("cpu", "cpu"), r"kernels must be one of \('numba', 'cuda', 'dali'\) or None, got 'torch'"),
         ("numba", RECIPE, ("cpu", "gpu"), "for the CPU, got partial_device='cpu' and final_device='gpu'"),
         ("numba", with_own_stage(1, 1), ("cpu", "cpu"), "before 'own', which has none"),
     ],

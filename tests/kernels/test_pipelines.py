@@ -52,7 +52,7 @@ def work_of(computed: int, lent: int = 0, targets: NDArray[np.int64] | None = No
     record["count"], record["done"] = len(done), done.ctypes.data
     record["targets"] = 0 if targets is None else targets.ctypes.data
     none = np.empty(0, np.int64)
-    return Work(record, len(done), computed, Images(()), Scratch(), done, none, kept=targets)
+    return Work(record, len(done), computed, Images(()), Scratch(), done, none, {}, kept=targets)
 
 
 NO_ROWS = np.empty(0, np.int64)

@@ -10,13 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from dalirefurb.augment import HorizontalFlip, Output
 from dalirefurb.engine.backends import FinalGraph
+from dalirefurb.engine.cache_plan import PinnedRows
+from dalirefurb.engine.cuda_final import CudaFinal
 from dalirefurb.errors import LoaderError
-from dalirefurb.image_batch import Images
+from dalirefurb.image_batch import Images, Rows
+from dalirefurb.kernels.cuda.program import CudaProgram
+from dalirefurb.kernels.lower import steps_of
 from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.store import DeviceLease
+from tests.kernels.cuda_host import COMPILER
 from tests.ordered_device import Lock
-from tests.store.device_user import EMPTY, IMAGES, KEYS, NEWER, OTHERS, SLOTS, User
+from tests.store.device_user import EMPTY, IMAGES, KEYS, NEWER, OTHERS, SHAPE, SLOTS, User
 
 
 def put_from_a_stream_that_goes_on(user: User) -> None:
@@ -115,7 +121,11 @@ def final_graph(user: User, *, max_groups: int) -> FinalGraph:
 def planned(rows: np.ndarray, lease: DeviceLease, *others: tuple[np.ndarray, Images]) -> Any:
     """Plan a group of which some rows are in the store."""
     return SimpleNamespace(
-        plan=SimpleNamespace(indices=KEYS), shown=None, pinned=(rows, lease), unpinned_images=partial(list, others)
+        plan=SimpleNamespace(indices=KEYS),
+        shown=None,
+        pinned=PinnedRows(rows, lease),
+        found=lambda: rows[lease.found],
+        unpinned_images=partial(list, others),
     )
 
 
@@ -173,6 +183,69 @@ def groups_are_forgotten(user: User) -> None:
         assert not graph._buffer._read  # type: ignore[union-attr]
         graph.submit(planned(KEYS[:0], lease, (KEYS, user.dali.images(OTHERS))))
     assert (graph.collect() == OTHERS).all()
+
+
+def cuda_final(user: User) -> CudaFinal:
+    """Kernels that mirror each image, and serve its levels as they are."""
+    steps = steps_of((HorizontalFlip(1.0),))
+    assert steps is not None
+    output = Output(SHAPE[:2], mean=(0, 0, 0), std=(1 / 255, 1 / 255, 1 / 255))
+    mirrored = {"flip/mirror": np.ones(SLOTS, np.int32)}
+    inputs: Any = SimpleNamespace(final_parameters=lambda plan, shown, sizes: mirrored)
+    return CudaFinal(inputs, CudaProgram(steps, output, split=0), user.kernels)
+
+
+def groups_are_finished_by_kernels(user: User) -> None:
+    """Slots are read where they are and taken again, images of DALI go, what the host has is copied on the way."""
+    final = cuda_final(user)
+    for version in range(5):
+        values = IMAGES + np.uint8(version)
+        user.put(list(values[:2]), KEYS[:2], version)
+        computed = user.dali.images(values)
+        others = [Rows(KEYS[2:4], computed.chosen(KEYS[2:4])), Rows(KEYS[4:], Images(list(values[4:])))]
+        with user.get(KEYS[:2], np.full(2, version)) as lease:
+            final.submit(planned(KEYS[:2], lease, *others))
+        user.put(computed.chosen(KEYS[2:4]), KEYS[2:4], version)
+        del computed, others
+        if version > 0:
+            assert (user.shown(final.collect()) == values - np.uint8(1)).all()
+
+
+def more_groups_by_kernels_are_begun_than_there_are_pages(user: User) -> None:
+    final = cuda_final(user)
+    with user.get(KEYS[:0]) as lease:
+        for version in range(4):
+            final.submit(planned(KEYS[:0], lease, Rows(KEYS, Images(list(IMAGES + np.uint8(version))))))
+    for version in range(4):
+        assert (user.shown(final.collect()) == IMAGES + np.uint8(version)).all()
+
+
+def groups_by_kernels_are_forgotten(user: User) -> None:
+    """After a jump, or an error, the images that they were made of go before they were read."""
+    final = cuda_final(user)
+    with user.get(KEYS[:0]) as lease:
+        final.submit(planned(KEYS[:0], lease, Rows(KEYS, user.dali.images(IMAGES))))
+        final.restart()
+        final.submit(planned(KEYS[:0], lease, Rows(KEYS, user.dali.images(OTHERS))))
+        assert (user.shown(final.collect()) == OTHERS).all()
+
+
+def a_group_by_kernels_fails_halfway(user: User) -> None:
+    """What was launched before may still read the images of DALI, which go with the group."""
+    final = cuda_final(user)
+    launched = user.kernels.launch
+
+    def fails(*arguments: Any) -> None:
+        launched(*arguments)
+        raise RuntimeError("the next launch is not taken")
+
+    with user.get(KEYS[:0]) as lease:
+        user.kernels.launch = fails  # type: ignore[method-assign]
+        with suppress(RuntimeError):
+            final.submit(planned(KEYS[:0], lease, Rows(KEYS, user.dali.images(IMAGES))))
+        user.kernels.launch = launched  # type: ignore[method-assign]
+        final.submit(planned(KEYS[:0], lease, Rows(KEYS, user.dali.images(OTHERS))))
+    assert (user.shown(final.collect()) == OTHERS).all()
 
 
 def no_room_halfway_through_a_put(user: User) -> None:
@@ -272,6 +345,16 @@ SCENES: list[Scene] = [
     groups_are_fed_before_one_is_collected,
     a_group_is_laid_out_and_not_fed,
     groups_are_forgotten,
+    *(
+        [
+            groups_are_finished_by_kernels,
+            more_groups_by_kernels_are_begun_than_there_are_pages,
+            groups_by_kernels_are_forgotten,
+            a_group_by_kernels_fails_halfway,
+        ]
+        if COMPILER
+        else []
+    ),
     no_room_halfway_through_a_put,
     no_room_halfway_through_a_group,
     closed_while_the_device_works,

@@ -9,11 +9,15 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
+import torch
 
+from dalirefurb.engine.cuda_final import CudaDevice
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images
+from dalirefurb.kernels.cuda.program import WORK
 from dalirefurb.store import StoreSpec
 from dalirefurb.store.device.store import DeviceLease, DeviceStore
+from tests.kernels.cuda_host import compiled, launch_on
 from tests.ordered_device import OrderedDevice
 from tests.ordered_memory import Allocation, Race
 
@@ -73,6 +77,47 @@ class Dali:
         self._fed.clear()
 
 
+class Kernels(CudaDevice):
+    """The device's own kernels, on what is the current stream then: this processor does them."""
+
+    def __init__(self, device: OrderedDevice, memory: Any) -> None:
+        super().__init__(memory)
+        self._device = device
+
+    def launcher(self, text: str) -> Any:
+        self._library = compiled(text)
+        return self
+
+    def empty(self, output: Any, count: int) -> torch.Tensor:
+        sides = (count, output.channels, *output.sides)
+        array = self._device.cupy.ndarray(sides, np.float32)
+        tensor = torch.from_numpy(array.values)
+        weakref.finalize(tensor, lambda kept: None, array).atexit = False
+        return tensor
+
+    def launch(self, launch: Any, rows: int, page: int) -> None:
+        """Read the page and images, work in memory, write results: what of these an image has is said by the page."""
+        record = self._touch(page, 8 * len(WORK.names or ()), writes=False).view(WORK)[0]
+        steps, count = int(record["steps"]), int(record["count"])
+        images = self._touch(int(record["images"]), 8 * (steps + 1) * count, writes=False).view(np.int64)
+        targets = self._touch(int(record["targets"]), 8 * count, writes=False).view(np.int64)
+        nbytes = 3 * SHAPE[0] * SHAPE[1]
+        if launch.function == "output":
+            for place in images[-count:].tolist():
+                self._touch(place, nbytes, writes=False)
+            for place in targets.tolist():
+                self._touch(place, 4 * nbytes, writes=True)
+        launch_on(self._library, launch.function, page, launch.step, launch.blocks, rows)
+
+    def _touch(self, place: int, nbytes: int, *, writes: bool) -> np.ndarray:
+        """Queue a read or a write of memory, and return its bytes."""
+        allocation = self._device.at(place)
+        some = allocation.bytes[place - allocation.ptr :][:nbytes]
+        with self._device.guard:
+            allocation.touch(self._device.current.queue(), some, writes=writes)
+        return some
+
+
 class User:
     """Somebody with a store and a stream of their own."""
 
@@ -81,6 +126,7 @@ class User:
         self.stream = device.stream("the caller's stream")
         self.dali = Dali(device)
         self.store = DeviceStore(pinned_host=pinned_host)
+        self.kernels = Kernels(device, self.store.memory)
         self.store.open(StoreSpec(SHAPE, SLOTS, {}))
 
     @contextmanager
@@ -92,6 +138,14 @@ class User:
 
     def put(self, samples: Any, keys: np.ndarray = KEYS, version: int = 0) -> None:
         assert self.store.put(keys, np.full(len(keys), version), samples).all()
+
+    def shown(self, images: torch.Tensor) -> np.ndarray:
+        """Look at a batch that kernels made, on the host."""
+        allocation = self.device.at(images.data_ptr())
+        with self.device.guard:
+            allocation.touch(self.device.thread, allocation.bytes, writes=False)
+        levels: np.ndarray = images.numpy().transpose(0, 2, 3, 1).astype(np.uint8)
+        return levels[:, :, ::-1]
 
     def batch(self) -> Any:
         return self.cupy.full((SLOTS, *SHAPE), EMPTY, np.uint8)

@@ -16,6 +16,7 @@ import pytest
 
 from dalirefurb.store.device import memory as device_memory
 from dalirefurb.store.device.batch_buffer import BatchBuffer
+from tests.kernels.cuda_host import COMPILER
 from tests.ordered_device import OrderedDevice, Wait
 from tests.ordered_memory import Race
 from tests.store.device_scenes import SCENES, Scene
@@ -45,6 +46,17 @@ def test_nothing_can_come_too_early(scene: Scene, pinned_host: bool) -> None:
 WAITS = [
     "backends.submit: the stream is entered",
     "batch_buffer.forget: the host waits",
+    *(
+        [
+            "cuda_final.submit: the stream is entered",
+            "cuda_final.take: the host waits",
+            "cuda_final.collect: the host waits",
+            "cuda_final.restart: the host waits",
+            "cuda_final.submit: the host waits",
+        ]
+        if COMPILER
+        else []
+    ),
     "store.gather: the store's stream waits",
     "store.gather: the stream is entered",
     "store.gather: the caller's stream waits",

@@ -81,7 +81,7 @@ def byte_sums(keys: NDArray[np.int32], row: int = 0, columns: int = 3) -> NDArra
     return sums
 
 
-def paint_noise(images: Node, window: Node, key: Node, noise: Noise) -> Node:
+def paint_noise(images: Node, window: Node, key: Node, noise: Noise, *, as_wide: bool | None = None) -> Node:
     """Paint noise over a window of each image by DALI's operators; call it where conditionals are enabled.
 
     Args:
@@ -89,15 +89,20 @@ def paint_noise(images: Node, window: Node, key: Node, noise: Noise) -> Node:
         window: First row, first column, height and width, shape (4,), as a CPU node; images without pixels there stay.
         key: Key of the noise, as a CPU node.
         noise: How levels are made.
+        as_wide: Whether the noise is made as wide as the image, of which the window's part is pasted; None: on a GPU.
+            There DALI 2.4 reads everything that it pastes by the lines of the first image.
     """
     from nvidia.dali import fn, types
 
     if window[2] * window[3] > 0:
+        size = images.shape(dtype=types.INT32)[:2]
+        wide = images.device == "gpu" if as_wide is None else as_wide
         painted = fn.multi_paste(
             images,
-            _levels(window, key, noise, images.device),
+            _levels(window[2], size[1] if wide else window[3], key, noise, images.device),
             out_anchors=fn.stack(types.Constant(np.zeros(2, np.int32)), window[:2]),
-            output_size=images.shape(dtype=types.INT32)[:2],
+            output_size=size,
+            **({"shapes": fn.stack(size, window[2:])} if wide else {}),
         )
     else:
         painted = images
@@ -127,12 +132,12 @@ def _counted(count: Node) -> Node:
     return _first(fn.reshape(fn.reshape(rows, shape=[-1, 1]) + low, shape=[-1]), count)
 
 
-def _levels(window: Node, key: Node, noise: Noise, device: str) -> Node:
+def _levels(height: Node, width: Node, key: Node, noise: Noise, device: str) -> Node:
     """Return levels of noise, as `byte_sums` and `Noise.levels` say."""
     from nvidia.dali import fn, types
 
-    rows = fn.reshape(_counted(window[2]), shape=[-1, 1, 1])
-    row = fn.reshape(_counted(window[3] * types.Constant(3, dtype=types.INT32)), shape=[1, -1, 3])
+    rows = fn.reshape(_counted(height), shape=[-1, 1, 1])
+    row = fn.reshape(_counted(width * types.Constant(3, dtype=types.INT32)), shape=[1, -1, 3])
     start = fn.cast(key, dtype=types.UINT32) * _whole(THIRD)
     if device == "gpu":
         rows, row, start = rows.gpu(), row.gpu(), start.gpu()

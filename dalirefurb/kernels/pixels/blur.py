@@ -11,34 +11,34 @@ from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, level, memory
 from dalirefurb.kernels.pixels.crop_flip import mirrored
 
-_MOST_RADIUS = LONGEST_KERNEL // 2
+MOST_RADIUS = LONGEST_KERNEL // 2
 
-_LEAST_WEIGHT = 2.0**-17
+LEAST_WEIGHT = 2.0**-17
 """Of a pixel, as a share of the middle one's, for it to count: the others change a level by 0.01 at most."""
 
 
 def gaussian_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
     """Return the bytes of weights, of a row with its mirrored ends, and of a row."""
-    return 4 * (_MOST_RADIUS + 1) + 24 * (width + _MOST_RADIUS) + REFUSED * (numbers[1] > _MOST_RADIUS)
+    return 4 * (MOST_RADIUS + 1) + 24 * (width + MOST_RADIUS) + REFUSED * (numbers[1] > MOST_RADIUS)
 
 
 @kernel(gaussian_bytes)
 def gaussian(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
     """Blur with a Gaussian of a standard deviation, the first number, cut off at a radius, the second one."""
     sigma, radius = numbers[0], int(numbers[1])
-    weights = memory(room, (_MOST_RADIUS + 1,), np.float32)
+    weights = memory(room, (MOST_RADIUS + 1,), np.float32)
     total, reach = 0.0, 0
     for tap in range(radius + 1):
         weight = np.exp(-0.5 * (tap / sigma) ** 2)
         total += weight if tap == 0 else 2 * weight
-        if weight >= _LEAST_WEIGHT:
+        if weight >= LEAST_WEIGHT:
             reach = tap
     for tap in range(reach + 1):
         weights[tap] = np.float32(np.exp(-0.5 * (tap / sigma) ** 2) / total)
     length, margin = 3 * width, 3 * reach
-    room += 4 * (_MOST_RADIUS + 1)
+    room += 4 * (MOST_RADIUS + 1)
     padded = memory(room, (length + 2 * margin,), np.float32)
-    sums = memory(room + 12 * (width + 2 * _MOST_RADIUS), (length,), np.float32)
+    sums = memory(room + 12 * (width + 2 * MOST_RADIUS), (length,), np.float32)
     row = padded[margin : margin + length]
     for y in range(height):
         _weigh_rows(image, height, length, y, weights, reach, row)

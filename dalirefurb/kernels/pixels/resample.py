@@ -20,13 +20,13 @@ from dalirefurb.kernels.pixels.crop_flip import window_of, window_refused
 from dalirefurb.kernels.pixels.resize import behind
 from dalirefurb.kernels.record import FULL, MIRROR
 
-_WEIGHT_BITS = 22
+WEIGHT_BITS = 22
 """So that sums of levels, whose weights sum to 1, fit 32 bits with a sign."""
 
-_HALF = np.int32(1 << _WEIGHT_BITS - 1)
+_HALF = np.int32(1 << WEIGHT_BITS - 1)
 """Of a level, so that sums are rounded."""
 
-_BICUBIC, _LANCZOS = 2, 3
+BICUBIC, LANCZOS = 2, 3
 """How far the filters reach, in pixels of the larger image."""
 
 _TABLES = 9
@@ -34,7 +34,7 @@ _TABLES = 9
 
 
 @jitable
-def _taps(radius: Any, source: Any, target: Any) -> Any:
+def taps(radius: Any, source: Any, target: Any) -> Any:
     """Return how many source pixels are weighed for a target pixel, at most."""
     return 2 * np.int64(np.ceil(radius * np.maximum(source / target, 1.0))) + 1
 
@@ -44,7 +44,7 @@ def _bytes(radius: int, height: Any, width: Any, lines: Any, columns: Any, numbe
     """Return the bytes of the tables of weights, and of the rows that are kept."""
     window_height, window_width = np.int64(numbers[2]), np.int64(numbers[3])
     full_height, full_width = np.maximum(np.int64(numbers[FULL]), 1), np.maximum(np.int64(numbers[FULL + 1]), 1)
-    across, down = _taps(radius, window_width, full_width), _taps(radius, window_height, full_height)
+    across, down = taps(radius, window_width, full_width), taps(radius, window_height, full_height)
     of_eight = 2 * columns + 2 * lines + np.maximum(across, down)
     of_four = columns * across + lines * down + 3 * np.maximum(columns, window_width)
     of_one = down * (3 * columns + 1) + 3 * window_width + 1
@@ -54,19 +54,19 @@ def _bytes(radius: int, height: Any, width: Any, lines: Any, columns: Any, numbe
 
 def bicubic_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
     """Return the bytes of memory that `bicubic` works in."""
-    return _bytes(_BICUBIC, height, width, lines, columns, numbers)
+    return _bytes(BICUBIC, height, width, lines, columns, numbers)
 
 
 def lanczos_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
     """Return the bytes of memory that `lanczos` works in."""
-    return _bytes(_LANCZOS, height, width, lines, columns, numbers)
+    return _bytes(LANCZOS, height, width, lines, columns, numbers)
 
 
 @compiled
 def _filter(radius: Any, x: Any) -> Any:
     """Return a filter's value at a distance from its centre."""
     x = abs(x)
-    if radius == _BICUBIC:
+    if radius == BICUBIC:
         # Keys' cubic with a = -0.5.
         if x < 1.0:
             return (1.5 * x - 2.5) * x * x + 1
@@ -103,7 +103,7 @@ def _weigh(radius: Any, x: Any, source: Any, target: Any, parts: Any, weights: A
         parts[tap] = _filter(radius, (first + tap - centre + 0.5) * (1.0 / stretch))
         total += parts[tap]
     for tap in range(count):
-        share = parts[tap] / total * (1 << _WEIGHT_BITS)
+        share = parts[tap] / total * (1 << WEIGHT_BITS)
         weights[tap] = np.int32(share - 0.5 if share < 0 else share + 0.5)
     return first, count
 
@@ -117,7 +117,7 @@ def _add_row(sums: Any, length: Any, source: Any, start: Any, weight: Any) -> No
 @compiled
 def _round_row(sums: Any, length: Any, out: Any, start: Any) -> None:
     for x in range(length):
-        out[np.uint64(start + x)] = np.uint8(min(max(sums[x] >> np.int32(_WEIGHT_BITS), 0), 255))
+        out[np.uint64(start + x)] = np.uint8(min(max(sums[x] >> np.int32(WEIGHT_BITS), 0), 255))
 
 
 @compiled
@@ -126,7 +126,7 @@ def _resample(
 ) -> None:
     (top, left, window_height, window_width), start, full = window_of(numbers)
     mirror = numbers[MIRROR] > 0
-    across, down = _taps(radius, window_width, full[1]), _taps(radius, window_height, full[0])
+    across, down = taps(radius, window_width, full[1]), taps(radius, window_height, full[0])
     parts, room = memory(room, (max(across, down),), np.float64), behind(room, 8 * max(across, down))
     firsts, room = memory(room, (columns,), np.int64), behind(room, 8 * columns)
     counts, room = memory(room, (columns,), np.int64), behind(room, 8 * columns)
@@ -156,7 +156,7 @@ def _resample(
             _round_row(sums, needed, spare, 0)
             for x in range(columns):
                 at = 3 * (firsts[x] - leftmost)
-                store_pixel(row, 3 * x, weighed_pixels(spare, at, weights[x], counts[x], _WEIGHT_BITS))
+                store_pixel(row, 3 * x, weighed_pixels(spare, at, weights[x], counts[x], WEIGHT_BITS))
             for x in range(length):
                 out[np.uint64(y * length + x)] = row[x]
         return
@@ -173,7 +173,7 @@ def _resample(
                 line, source = 0, spare
             row = kept[ready % down]
             for x in range(columns):
-                pixel = weighed_pixels(source, line + 3 * firsts[x], weights[x], counts[x], _WEIGHT_BITS)
+                pixel = weighed_pixels(source, line + 3 * firsts[x], weights[x], counts[x], WEIGHT_BITS)
                 store_pixel(row, 3 * x, pixel)
             ready += 1
         sums[:length] = _HALF
@@ -188,10 +188,10 @@ def bicubic(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbe
 
     For the numbers see `kernel_call.Code.RESIZE`.
     """
-    _resample(_BICUBIC, image, width, height, lines, columns, numbers, room, out)
+    _resample(BICUBIC, image, width, height, lines, columns, numbers, room, out)
 
 
 @kernel(lanczos_bytes)
 def lanczos(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
     """Do the same with Lanczos' filter of radius 3."""
-    _resample(_LANCZOS, image, width, height, lines, columns, numbers, room, out)
+    _resample(LANCZOS, image, width, height, lines, columns, numbers, room, out)

@@ -17,14 +17,14 @@ from dalirefurb.kernels.llvm import compiled, jitable, memory
 from dalirefurb.kernels.pixels.crop_flip import window_of, window_refused
 from dalirefurb.kernels.record import FULL, MIRROR
 
-_WEIGHT_BITS = 13
+WEIGHT_BITS = 13
 _FIELD_BITS = 21
 _FIELD = (1 << _FIELD_BITS) - 1
 
 _TABLES = 7
 """Those of `resize`, each of which begins with a cache line."""
 
-_MANY_TAPS = 64
+MANY_TAPS = 64
 """The weights of more are not made whole: of such small ones rounding would leave too much."""
 
 
@@ -79,9 +79,9 @@ def _weigh(x: Any, scale: Any, radius: Any, weights: Any) -> Any:
 @compiled
 def _whole(weights: Any, whole: Any) -> None:
     """Scale weights to whole numbers whose sum is 2 ** 13, int64 (taps,): what rounding leaves goes to the largest."""
-    rest, largest = 1 << _WEIGHT_BITS, 0
+    rest, largest = 1 << WEIGHT_BITS, 0
     for tap in range(weights.size):
-        whole[tap] = int(np.rint(weights[tap] * (1 << _WEIGHT_BITS)))
+        whole[tap] = int(np.rint(weights[tap] * (1 << WEIGHT_BITS)))
         rest -= whole[tap]
         if weights[tap] > weights[largest]:
             largest = tap
@@ -142,9 +142,9 @@ def _average_row(
             green += image[source + np.uint64(1)] * weights[x, tap]
             blue += image[source + np.uint64(2)] * weights[x, tap]
         at = np.uint64(3 * (target - 1 - x if mirror else x))
-        row[at] = np.float32(red * (1 << _WEIGHT_BITS))
-        row[at + np.uint64(1)] = np.float32(green * (1 << _WEIGHT_BITS))
-        row[at + np.uint64(2)] = np.float32(blue * (1 << _WEIGHT_BITS))
+        row[at] = np.float32(red * (1 << WEIGHT_BITS))
+        row[at + np.uint64(1)] = np.float32(green * (1 << WEIGHT_BITS))
+        row[at + np.uint64(2)] = np.float32(blue * (1 << WEIGHT_BITS))
 
 
 @kernel(bilinear_bytes)
@@ -160,7 +160,7 @@ def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numb
     weights, room = memory(room, (across,), np.float64), behind(room, 8 * across)
     firsts, room = memory(room, (columns,), np.int64), behind(room, 8 * columns)
     wholes, parts = memory(room, (columns, across), np.int64), memory(room, (columns, across), np.float64)
-    many, room = across > _MANY_TAPS, behind(room, 8 * columns * across)
+    many, room = across > MANY_TAPS, behind(room, 8 * columns * across)
     begin = full[1] - start[1] - columns if mirror else start[1]
     for x in range(columns):
         if many:
@@ -193,7 +193,7 @@ def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numb
             ready += 1
         for tap in range(down):
             source = kept[min(max(rows[y] + tap, 0), window_height - 1) % down]
-            weight = np.float32(shares[y, tap] / (1 << _WEIGHT_BITS))
+            weight = np.float32(shares[y, tap] / (1 << WEIGHT_BITS))
             if tap == 0:
                 for x in range(length):
                     sums[x] = np.float32(0.5) + weight * source[x]

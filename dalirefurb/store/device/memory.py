@@ -14,7 +14,7 @@ taken again at once: the scatter into it runs after the last gather from it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
@@ -58,6 +58,20 @@ class DeviceMemory:
     def available_bytes(self, *, pinned: bool) -> int | None:
         """Estimate what can be allocated; None where that is unknown."""
         return available_bytes()
+
+    @property
+    def stream(self) -> int | None:
+        """Address of the store's stream; None on the host."""
+        return None
+
+    def address(self, array: Array) -> int:
+        """Return where an array begins."""
+        address: int = array.__array_interface__["data"][0]
+        return address
+
+    def recorded(self) -> Callable[[], None]:
+        """Return what waits, on the host, for all that is queued on the store's stream by now."""
+        return lambda: None
 
     def on_stream(self) -> AbstractContextManager[None]:
         """Queue what is done inside on the store's stream, with temporary arrays of its own."""
@@ -117,6 +131,22 @@ class _CuPyMemory(DeviceMemory):
             return available_bytes()
         free, _ = self._device().mem_info
         return int(free)
+
+    @property
+    def stream(self) -> int:
+        address: int = self._stream.ptr
+        return address
+
+    def address(self, array: Array) -> int:
+        address: int = array.data.ptr
+        return address
+
+    def recorded(self) -> Callable[[], None]:
+        with self._device():
+            # A thread that waits for it sleeps.
+            event = self._cuda.Event(block=True, disable_timing=True)
+            wait: Callable[[], None] = self._stream.record(event).synchronize
+        return wait
 
     @contextmanager
     def on_stream(self) -> Iterator[None]:

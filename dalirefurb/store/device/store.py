@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
-from dalirefurb.image_batch import Image, Images
+from dalirefurb.image_batch import Image, Images, Places
 from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
 from dalirefurb.store.device.memory import Array, DeviceMemory, device_memory, gather, scatter, within
 from dalirefurb.store.memory_budget import Budget, amount, budget_bytes, checked_budget
@@ -73,6 +74,13 @@ class DeviceSlots:
             )
         with self._memory.in_turn():
             gather(xp, self._slab, slots, out, rows)
+
+    def places(self, slots: NDArray[np.int64], memory: DeviceMemory) -> Places | None:
+        """Return where slots, (n,), lie in a device's memory; None if they are in another one."""
+        if memory is not self._memory:
+            return None
+        addresses = memory.address(self._slab) + math.prod(self._shape) * slots
+        return Places(addresses, np.tile(self._shape[:2], (len(slots), 1)))
 
     def host_images(self, slots: NDArray[np.int64]) -> list[Image]:
         """Return read-only images of slots: views if these are in host memory, otherwise copies."""
@@ -188,6 +196,13 @@ class DeviceLease(Lease):
                 f"but are {rows.tolist()}"
             )
         self._room.gather(self._slots, out, rows[self.found])
+
+    def places(self, memory: DeviceMemory) -> Places | None:
+        """Return where what was found lies in a device's memory; None if it is in another one.
+
+        It may be read there by what is queued on that memory's stream before the lease is released.
+        """
+        return None if self._room is None else self._room.places(self._slots, memory)
 
     def release(self) -> None:
         """Give the slots back, as `Lease.release` says."""

@@ -1,0 +1,275 @@
+"""Does a final part by kernels on a GPU serve what the CPU serves? Here the CUDA source runs on this processor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("numba")
+
+from dalirefurb import (
+    BadSamplePolicy,
+    DiskStore,
+    Echo,
+    FileList,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Prefetch,
+    Recipe,
+    Refurbish,
+    SmartCache,
+    Standard,
+    auto_augment,
+    rand_augment,
+)
+from dalirefurb.augment import Custom, GaussianBlur, HorizontalFlip, RandomErasing
+from dalirefurb.engine import backend_factory, build, configuration, memory
+from dalirefurb.engine.backend_factory import Devices, choose_kernels
+from dalirefurb.engine.cuda_final import CudaDevice
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.kernels.cuda.program import Launch
+from dalirefurb.planning.planner import Planner
+from dalirefurb.store import DeviceStore, Store
+from dalirefurb.store.device.memory import DeviceMemory
+from tests.kernels.cuda_host import COMPILER, compiled, launch_on
+from tests.pictures import write_folder
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler (g++ or clang++)")
+
+COUNT, BATCH = 22, 6
+REFURBISH = Refurbish(COUNT, batch_size=BATCH, reuse_factor=3, seed=4)
+
+
+class HostLauncher:
+    """Runs a source that is compiled for this processor."""
+
+    def __init__(self, text: str) -> None:
+        self._library = compiled(text)
+
+    def launch(self, launch: Launch, rows: int, page: int) -> None:
+        launch_on(self._library, launch.function, page, launch.step, launch.blocks, rows)
+
+
+class HostDevice(CudaDevice):
+    """This processor as a GPU."""
+
+    def launcher(self, text: str) -> HostLauncher:
+        return HostLauncher(text)
+
+
+@pytest.fixture(autouse=True)
+def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the library take this processor for a GPU."""
+    monkeypatch.setattr(
+        build, "cuda_device", lambda store: HostDevice(DeviceMemory() if store is None else store.memory)
+    )
+    monkeypatch.setattr(backend_factory, "_installed", lambda package: True)
+    monkeypatch.setattr(backend_factory, "release_unused_memory", lambda: None)
+    monkeypatch.setattr(configuration, "_check_gpu", lambda: None)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
+    return ImageFolder(write_folder(tmp_path_factory.mktemp("pictures"), num_samples=COUNT))
+
+
+def on_gpu(store: DeviceStore) -> DeviceStore:
+    store.device = "gpu"
+    return store
+
+
+STORES: dict[str, Callable[[Any], Store | None]] = {
+    "none": lambda _: None,
+    "memory": lambda _: MemoryStore(),
+    "disk": lambda folder: DiskStore(folder / "store"),
+    "device": lambda _: on_gpu(DeviceStore(device="cpu")),
+    "pinned host": lambda _: on_gpu(DeviceStore(device="cpu", pinned_host=True)),
+}
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "rand_augment": lambda: rand_augment(32),
+    "crop last": lambda: rand_augment(32, order="crop_last"),
+    "auto_augment": lambda: auto_augment(32, split=3),
+    "of any size": lambda: rand_augment(32).at(1),
+    "float16": lambda: rand_augment(32, dtype="float16", channels_last=True),
+    "bfloat16": lambda: rand_augment(32, dtype="bfloat16"),
+    "more": lambda: Recipe(
+        [*rand_augment(32).stages, GaussianBlur(5), RandomErasing(0.8, value="pixel"), HorizontalFlip(name="last")],
+        rand_augment(32).output,
+        2,
+    ),
+}
+
+
+def served(loader: Loader, epochs: int = 4) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    with loader:
+        return [(images.clone(), labels) for _ in range(epochs) for images, labels in loader]
+
+
+def same(one: list[tuple[torch.Tensor, torch.Tensor]], other: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    assert len(one) == len(other) > 0
+    for (images, labels), (others, other_labels) in zip(one, other, strict=True):
+        assert images.dtype == others.dtype
+        assert images.is_contiguous() == others.is_contiguous()
+        assert torch.equal(images, others)
+        assert torch.equal(labels, other_labels)
+
+
+def loader_of(folder: ImageFolder, recipe: Recipe, planner: Planner, store: Store | None, **settings: Any) -> Loader:
+    return Loader(folder, recipe, planner, store, final_device="gpu", **settings)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.filterwarnings("ignore:Refurbish reuses partial images, but there is no store")
+def test_a_final_part_on_the_gpu_serves_what_the_cpu_serves(
+    folder: ImageFolder, recipe: str, store: str, tmp_path: Any
+) -> None:
+    if recipe == "of any size" and store in ("device", "pinned host"):
+        pytest.skip("their slots have one size")
+    made = RECIPES[recipe]()
+    expected = served(Loader(folder, made, REFURBISH, MemoryStore(), kernels="numba"))
+    with loader_of(folder, made, REFURBISH, STORES[store](tmp_path)) as loader:
+        assert "kernels: cuda" in repr(loader)
+        same(served(loader), expected)
+        assert store == "none" or loader.stats().hits > 0
+
+
+@pytest.mark.parametrize(
+    "planner",
+    [
+        Standard(COUNT, batch_size=BATCH, seed=1),
+        Echo(Standard(COUNT, batch_size=BATCH, seed=1), echoing_factor=2, buffer_size=8),
+        SmartCache(COUNT, batch_size=BATCH, num_cache_objects=12, replace_percent=0.25, seed=1),
+        Refurbish(COUNT, batch_size=1, reuse_factor=2, seed=1, drop_last=True),
+    ],
+    ids=lambda planner: type(planner).__name__,
+)
+@pytest.mark.filterwarnings("ignore:with SmartCache the partial part should not be random")
+def test_every_planner_is_served_alike(folder: ImageFolder, planner: Planner) -> None:
+    recipe = rand_augment(32)
+    expected = served(Loader(folder, recipe, planner, MemoryStore(), kernels="numba"))
+    same(served(loader_of(folder, recipe, planner, on_gpu(DeviceStore(device="cpu")))), expected)
+
+
+def test_groups_of_many_batches_and_of_few_share_memory_in_turn(folder: ImageFolder) -> None:
+    recipe, settings = rand_augment(32), Prefetch(look_ahead=5, batches_per_group=3)
+    expected = served(Loader(folder, recipe, REFURBISH, MemoryStore(), kernels="numba"))
+    same(served(loader_of(folder, recipe, REFURBISH, MemoryStore(), prefetch=settings)), expected)
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_a_state_of_the_cpu_goes_on_on_the_gpu_and_back(folder: ImageFolder, epoch: int) -> None:
+    recipe = rand_augment(32)
+    expected = served(Loader(folder, recipe, REFURBISH, MemoryStore(), kernels="numba"))
+    per_epoch = len(expected) // 4
+    with Loader(folder, recipe, REFURBISH, MemoryStore(), kernels="numba") as loader:
+        for _ in range(epoch):
+            list(loader)
+        list(islice(loader, 2))
+        state = loader.state_dict()
+    with loader_of(folder, recipe, REFURBISH, MemoryStore()) as loader:
+        loader.load_state_dict(state)
+        rest = [(images.clone(), labels) for images, labels in loader.resume()]
+        same(rest, expected[per_epoch * epoch + 2 : per_epoch * (epoch + 1)])
+        state = loader.state_dict()
+    with Loader(folder, recipe, REFURBISH, MemoryStore(), kernels="numba") as loader:
+        loader.load_state_dict(state)
+        again = [(images.clone(), labels) for images, labels in loader]
+        same(again, expected[per_epoch * (epoch + 1) : per_epoch * (epoch + 2)])
+
+
+def test_bad_samples_are_replaced_alike(folder: ImageFolder, tmp_path: Any) -> None:
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"no image")
+    names = [folder.name(index) for index in range(COUNT)]
+    names[3] = names[17] = str(broken)
+    source, policy = FileList(names, [0] * COUNT), BadSamplePolicy("replace")
+    recipe = rand_augment(32)
+    expected = served(Loader(source, recipe, REFURBISH, MemoryStore(), kernels="numba", bad_samples=policy))
+    gpu = Loader(source, recipe, REFURBISH, MemoryStore(), final_device="gpu", bad_samples=policy)
+    same(served(gpu), expected)
+
+
+def test_partial_images_by_dali_are_finished_alike(folder: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = rand_augment(32, order="crop_last").at(1)
+    expected = served(Loader(folder, recipe, REFURBISH, MemoryStore(), kernels="numba"))
+    for module in (backend_factory, build, configuration):
+        monkeypatch.setattr(module, "done_by", lambda *_: None)
+    same(served(Loader(folder, recipe, REFURBISH, MemoryStore(), kernels="cuda", final_device="gpu")), expected)
+
+
+# What is chosen
+
+CPU_GPU = Devices("cpu", "gpu")
+
+
+def test_kernels_are_chosen_for_a_final_part_on_a_gpu_whose_stages_have_some() -> None:
+    recipe = rand_augment(32)
+    assert choose_kernels(None, recipe, CPU_GPU) == "cuda"
+    assert choose_kernels("dali", recipe, CPU_GPU) == "dali"
+    assert choose_kernels(None, recipe.at(0), Devices("gpu", "gpu")) == "dali"
+    own = Recipe([*recipe.stages, Custom(lambda images: images, "own")], recipe.output, recipe.split)
+    assert choose_kernels(None, own, CPU_GPU) == "dali"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "devices", "said"),
+    [
+        (rand_augment(32), Devices(), r"is for a final part on a GPU, got final_device='cpu'"),
+        (rand_augment(32).at(0), Devices("gpu", "gpu"), r"split 0 caches encoded ones"),
+        (
+            Recipe(
+                [*rand_augment(32).stages, Custom(lambda images: images, "own")], rand_augment(32).output, 2
+            ),
+            CPU_GPU,
+            r"needs stages that have kernels for a GPU",
+        ),
+    ],
+)
+def test_kernels_that_cannot_be_had_on_a_gpu_are_refused(recipe: Recipe, devices: Devices, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"kernels='cuda' .*{said}"):
+        choose_kernels("cuda", recipe, devices)
+
+
+def test_without_cupy_dali_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend_factory, "_installed", lambda package: package != "cupy")
+    assert choose_kernels(None, rand_augment(32), CPU_GPU) == "dali"
+    with pytest.raises(ConfigurationError, match=r"kernels='cuda' needs CuPy and Numba"):
+        choose_kernels("cuda", rand_augment(32), CPU_GPU)
+
+
+# What goes wrong
+
+
+def test_a_failed_launch_is_an_error_of_its_batch(folder: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def fails(self: HostLauncher, launch: Launch, rows: int, page: int) -> None:
+        calls.append(launch)
+        if len(calls) == 7:
+            raise RuntimeError("the device is lost")
+        original(self, launch, rows, page)
+
+    original = HostLauncher.launch
+    monkeypatch.setattr(HostLauncher, "launch", fails)
+    loader = loader_of(folder, rand_augment(32), REFURBISH, MemoryStore())
+    with loader, pytest.raises(RuntimeError, match="the device is lost"):
+        list(loader)
+
+
+def test_images_and_labels_are_right_when_read_much_later(folder: ImageFolder) -> None:
+    recipe = rand_augment(32)
+    expected = served(Loader(folder, recipe, REFURBISH, MemoryStore(), kernels="numba"))
+    with loader_of(folder, recipe, REFURBISH, MemoryStore()) as loader:
+        kept: Iterator[Any] = iter([batch for _ in range(4) for batch in loader])
+        same(list(kept), expected)
+    assert np.isfinite(expected[0][0].numpy()).all()

@@ -1,0 +1,354 @@
+"""Does the CUDA source of the kernels make the same bits as the kernels, where a C++ compiler compiles it?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from PIL import Image
+
+from dalirefurb.augment import (
+    CenterCrop,
+    GaussianBlur,
+    HorizontalFlip,
+    KernelStage,
+    RandAugmentLayer,
+    RandomCrop,
+    RandomErasing,
+    RandomResizedCrop,
+    Resize,
+    VerticalFlip,
+    presets,
+    published,
+)
+from dalirefurb.augment.output import Output
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stage import Stage
+from dalirefurb.dali import GraphError
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.kernels.buffers import Levels
+from dalirefurb.kernels.cuda.program import CudaProgram
+from dalirefurb.kernels.cuda.launcher import compile_for
+from dalirefurb.kernels.cuda.source import source
+from dalirefurb.kernels.kernel import kernel_names
+from dalirefurb.kernels.lower import steps_of
+from tests.engine.test_any_recipe import KEEP_SIZE, TO_SIZE
+from tests.in_turn import EACH_CHANGE
+from tests.kernels.cuda_host import COMPILER, Beside, Picture, differing, feeds_of
+from tests.kernels.test_kernel_memory import CASES, SHAPES
+
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler (g++ or clang++)")
+
+SIDES = [(224, 230), (32, 32), (3, 5), (40, 17), (1, 1), (2, 7)]
+SEEDS = range(1 if EACH_CHANGE else 10)
+
+
+def pictures_of(sides: tuple[int, int], photos: Sequence[Any] = ()) -> list[Picture]:
+    """Noise, single colours, a few levels, and photographs, of one size."""
+    height, width = sides
+    rng = np.random.default_rng(height * 1000 + width)
+    made = [rng.integers(0, 256, (height, width, 3), np.uint8) for _ in range(2)]
+    made += [np.full((height, width, 3), level, np.uint8) for level in (0, 77, 255)]
+    made.append(rng.integers(100, 104, (height, width, 3), np.uint8))
+    ramp = np.linspace(0, 255, height * width * 3).astype(np.uint8)
+    made.append(ramp.reshape(height, width, 3))
+    return [*made, *(np.array(photo.resize((width, height))) for photo in photos)]
+
+
+def listed(made: Stage | list[Stage]) -> list[Stage]:
+    return made if isinstance(made, list) else [made]
+
+
+@pytest.fixture(scope="module")
+def few_photos(request: pytest.FixtureRequest) -> list[Any]:
+    try:
+        photos: list[Any] = request.getfixturevalue("photos")
+    except pytest.skip.Exception:
+        return []
+    return [Image.open(path).convert("RGB") for path in photos[:: 40 if EACH_CHANGE else 10]]
+
+
+# Each stage
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", KEEP_SIZE)
+def test_a_stage_is_made_alike_at_every_size(name: str, few_photos: list[Any]) -> None:
+    rows = 0
+    for sides in SIDES:
+        pictures = pictures_of(sides, few_photos)
+        stages = listed(KEEP_SIZE[name]("stage"))
+        beside = Beside(stages, Levels(sides))
+        for seed in SEEDS:
+            given = {"pictures": pictures, "feeds": feeds_of(stages, pictures, seed)}
+            assert differing(beside.by_kernels(**given), beside.by_cuda(**given)) == [], sides
+            rows += len(pictures)
+    assert rows >= 40
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", TO_SIZE)
+def test_a_resize_or_crop_is_made_alike_of_every_size(name: str) -> None:
+    stages = listed(TO_SIZE[name]("stage"))
+    sizes = [(height, width) for height, width in SHAPES if height * width < 40_000]
+    if isinstance(first := stages[0], RandomCrop):
+        sides = [side + (first.margin or 0) - 2 * first.padding for side in recipe_size(stages)]
+        sizes = [(48, 40) if first.margin is None else (sides[0], sides[1])] * 20
+    pictures = [pictures_of(sides)[0] for sides in sizes]
+    output = Output(recipe_size(stages))
+    beside = Beside(stages, output)
+    for seed in range(5):
+        given = {"pictures": pictures, "feeds": feeds_of(stages, pictures, seed)}
+        assert differing(beside.by_kernels(**given), beside.by_cuda(**given)) == []
+
+
+def recipe_size(stages: Sequence[Stage]) -> tuple[int, int]:
+    heights, widths = np.array([100]), np.array([90])
+    for stage in stages:
+        heights, widths = stage.output_sizes(heights, widths)
+    return int(heights[0]), int(widths[0])
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", CASES)
+def test_images_of_all_sizes_in_one_batch_are_made_alike(case: str) -> None:
+    pictures = [pictures_of(shape)[0] for shape in SHAPES]
+    stages = CASES[case]
+    beside = Beside(stages, Output(24))
+    for seed in SEEDS:
+        given = {"pictures": pictures, "feeds": feeds_of(stages, pictures, seed)}
+        assert differing(beside.by_kernels(**given), beside.by_cuda(**given)) == []
+
+
+# Recipes
+
+OUTPUTS = [
+    Output(24),
+    Output(24, channels_last=True),
+    Output(24, "float16"),
+    Output(24, "bfloat16", channels_last=True),
+    Output(24, channels=1),
+    Output(24, "float16", channels=1),
+    Output((23, 25)),
+    Output((23, 25), "float16"),
+    Levels((24, 24)),
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize("output", OUTPUTS, ids=str)
+@pytest.mark.parametrize(
+    "last", [(), (HorizontalFlip(),), (RandomCrop(24, margin=16, padding=8), VerticalFlip(), HorizontalFlip())], ids=len
+)
+def test_every_output_is_made_alike_with_what_is_done_in_passing(output: Any, last: tuple[Stage, ...]) -> None:
+    stages = [RandomResizedCrop(output.sides), RandAugmentLayer("one", fill=(1, 2, 3)), *last]
+    if len(last) == 3:
+        stages[-3] = RandomCrop(output.sides, margin=16, padding=8)
+    pictures = [picture for sides in ((64, 50), (33, 90)) for picture in pictures_of(sides)]
+    beside = Beside(stages, output)
+    for seed in SEEDS:
+        given = {"pictures": pictures, "feeds": feeds_of(stages, pictures, seed)}
+        assert differing(beside.by_kernels(**given), beside.by_cuda(**given)) == []
+
+
+RECIPE = [
+    Resize((40, 44)),
+    HorizontalFlip(),
+    RandAugmentLayer("one", "bilinear"),
+    GaussianBlur(5),
+    RandAugmentLayer("two"),
+    RandomErasing(0.6, value="pixel"),
+    RandomCrop(24),
+    VerticalFlip(),
+]
+
+
+@needs_compiler
+@pytest.mark.parametrize("split", range(len(RECIPE) + 1))
+def test_every_split_writes_the_same_partial_images_and_finishes_them_alike(split: int) -> None:
+    partial, final = RECIPE[:split], RECIPE[split:]
+    sides = [(50, 60), (40, 44), (90, 30)] if split else [(40, 44), (50, 60)]
+    pictures = [picture for each in sides for picture in pictures_of(each)]
+    beside = Beside(partial, Output(24), final)
+    pinned = Beside(partial, None, ()).by_kernels(pictures=pictures, feeds=feeds_of(partial, pictures, 3)).partials
+    shown = [*Beside(partial, None, ()).by_kernels(pictures=pictures, feeds=feeds_of(partial, pictures, 7)).partials]
+    parameters = feeds_of(final, [*shown, *pinned], 9)
+    for computed, at_hand in ((pictures, pinned), (pictures, []), ([], pinned)):
+        rows = np.r_[: len(computed), len(pictures) : len(pictures) + len(at_hand)]
+        given = {
+            "pictures": computed,
+            "feeds": feeds_of(partial, pictures, 7) if len(computed) else {},
+            "pinned": at_hand,
+            "final": {name: values[rows] for name, values in parameters.items()},
+        }
+        ours, cuda = beside.by_kernels(**given), beside.by_cuda(**given)
+        assert differing(ours, cuda) == []
+        assert len(ours.partials) == len(computed)
+
+
+def all_presets() -> Iterator[tuple[str, Recipe]]:
+    """Every preset that needs a size alone."""
+    for module in (presets, published):
+        for name, each in vars(module).items():
+            own = getattr(each, "__module__", "") == module.__name__ and not name.startswith("_")
+            if own and getattr(each, "__annotations__", {}).get("return") == "Recipe" and name != "simplified":
+                with suppress(TypeError, ConfigurationError):
+                    yield name, each(32)
+
+
+ALL_PRESETS = dict(all_presets())
+
+
+def test_presets_are_found() -> None:
+    assert len(ALL_PRESETS) >= 8
+    assert {"rand_augment", "auto_augment", "trivial_augment"} <= ALL_PRESETS.keys()
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ALL_PRESETS)
+def test_every_preset_is_made_alike(name: str) -> None:
+    recipe = ALL_PRESETS[name]
+    stages = recipe.stages[recipe.encoded :]
+    if steps_of(stages) is None:
+        pytest.skip(f"{name} has a stage without a kernel")
+    pictures = [picture for sides in ((64, 50), (33, 90), (230, 224)) for picture in pictures_of(sides)]
+    beside = Beside(stages, recipe.output)
+    for seed in SEEDS:
+        given = {"pictures": pictures, "feeds": feeds_of(stages, pictures, seed)}
+        assert differing(beside.by_kernels(**given), beside.by_cuda(**given)) == []
+
+
+# What is launched
+
+
+def launches(stages: Sequence[Stage], pictures: list[Picture], output: Any, final: Sequence[Stage] | None = None) -> Any:
+    beside = Beside(stages, output, final)
+    whole = [*stages, *(final or ())]
+    feeds = feeds_of(stages, pictures)
+    work, _, _ = beside.work(
+        beside.cuda, pictures=pictures, feeds=feeds, final=feeds_of(whole[len(stages) :], pictures) if final else None
+    )
+    return [launch.function for launch in beside.cuda.launched(work).launches]
+
+
+def test_a_recipe_is_few_launches_however_many_rows_there_are() -> None:
+    stages = [RandAugmentLayer("one"), RandAugmentLayer("two"), RandomCrop(24, margin=8), HorizontalFlip()]
+    few, many = (launches(stages, pictures_of((32, 32)) * count, Output(24)) for count in (10, 40))
+    assert few == many == ["prepare", "pixels", "prepare", "output"]
+
+
+def test_crops_and_flips_at_the_end_and_the_last_step_before_them_are_done_by_what_comes_out() -> None:
+    pictures = pictures_of((32, 32))
+    assert launches([RandomCrop(24, margin=8), HorizontalFlip()], pictures, Output(24)) == ["output"]
+    assert launches([RandomResizedCrop(24), HorizontalFlip()], pictures, Output(24)) == ["prepare", "output"]
+    assert launches([GaussianBlur(5), CenterCrop(24)], pictures, Output(24)) == ["prepare", "pass", "output"]
+    assert launches([], pictures_of((24, 24)), Output(24), [HorizontalFlip()]) == ["pixels", "output"]
+
+
+def test_randaugment_of_256_images_moves_so_few_bytes_that_an_h100_needs_a_quarter_of_a_millisecond() -> None:
+    stages = [RandAugmentLayer("one"), RandAugmentLayer("two"), RandomCrop(224, margin=6), HorizontalFlip()]
+    pictures = pictures_of((230, 230)) * 37
+    beside = Beside(stages, Output(224))
+    work, _, _ = beside.work(beside.cuda, pictures=pictures[:256], feeds=feeds_of(stages, pictures[:256]))
+    launched = beside.cuda.launched(work)
+    written, read = 256 * 3 * 224 * 224 * 4, 256 * 3 * 230 * 230
+    assert written + read < launched.nbytes < written + 6 * read
+    assert launched.nbytes / 2.8e12 < 0.25e-3
+
+
+# What cannot be made
+
+
+def test_a_stage_with_a_kernel_for_the_cpu_alone_is_named() -> None:
+    steps = steps_of((KernelStage(lambda image, uniforms, out: None, "mine"),))
+    assert steps is not None
+    with pytest.raises(ConfigurationError, match=r"'mine' has one for a CPU alone: let the CPU compute"):
+        CudaProgram(steps, Output(24))
+
+
+def test_a_window_outside_its_image_is_refused() -> None:
+    stages, pictures = [RandomResizedCrop(24)], pictures_of((30, 40))
+    beside = Beside(stages, Output(24))
+    work, _, _ = beside.work(beside.cuda, pictures=pictures, feeds=feeds_of(stages, pictures))
+    work.arrays["numbers"][0, 1, 2] = 1000
+    with pytest.raises(GraphError, match=r"resize\.bilinear must be given images that it is for: a window must lie"):
+        beside.cuda.launched(work)
+
+
+# Compilation
+
+ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_nvrtc_compiles_all_kernels_without_a_gpu(architecture: str) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    try:
+        from cupy.cuda import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError, OSError) as error:
+        pytest.skip(f"NVRTC is not installed: {error}")
+    if int(architecture[3:]) not in nvrtc.getSupportedArchs():
+        pytest.skip(f"this NVRTC does not know {architecture}")
+    assert compile_for(architecture, source(kernel_names()))[:4] == b"\x7fELF"
+
+
+SANITIZED = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.kernels.test_cuda import sanitized
+print(sanitized(), "batches")
+"""
+
+
+def sanitized() -> int:
+    """Make batches by a library whose every access is checked; each picture, and each partial image, is apart."""
+    flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+    done = 0
+    for case in CASES.values():
+        pictures = [pictures_of(shape)[0] for shape in SHAPES]
+        beside = Beside(case, Output(24), flags=flags)
+        beside.by_cuda(pictures=pictures, feeds=feeds_of(case, pictures))
+        done += 1
+    for name, make in KEEP_SIZE.items():
+        stages = listed(make(name.replace(" ", "_")))
+        for sides in ((3, 5), (1, 1), (33, 20)):
+            pictures = pictures_of(sides)[:3]
+            Beside(stages, Levels(sides), flags=flags).by_cuda(pictures=pictures, feeds=feeds_of(stages, pictures))
+            done += 1
+    return done
+
+
+@needs_compiler
+@pytest.mark.weekly
+def test_nothing_is_read_or_written_outside_its_memory() -> None:
+    assert COMPILER is not None
+    found = [
+        subprocess.run([COMPILER, f"-print-file-name={name}"], text=True, capture_output=True, check=True).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    if not all(os.path.isabs(path) for path in found):  # noqa: PTH117 - what the compiler says
+        pytest.skip("the compiler has no sanitizers")
+    root = os.fspath(Path(__file__).resolve().parents[2])
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": ":".join(found),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SANITIZED.format(root=root)], env=environment, text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    assert "batches" in done.stdout

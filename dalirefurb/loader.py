@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device
 from dalirefurb.calls import Explained, explained
-from dalirefurb.checks import epoch_of
-from dalirefurb.engine.backend_factory import Devices, Kernels, choose_kernels, done_by_kernels
+from dalirefurb.checks import epoch_of, require
+from dalirefurb.engine.backend_factory import Devices, Kernels, choose_for_views, done_by_kernels
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.build import Assembler
 from dalirefurb.engine.checkpoint import restored, saved
@@ -59,6 +59,10 @@ class Loader(Mappable, metaclass=Explained):
         planner: Planner, which says which sample is served when, and whether its partial part is reused.
         store: Store where partial images wait for reuse, or encoded ones with `recipe.at(0)`; None: nothing is cached,
             every batch is computed whole.
+        views: Recipes for further images of each sample, which is read, decoded and made partial once for all: with the
+            recipe's partial part, and a final part, and size, of their own. Stages of one name draw alike, so
+            `recipe.view(2)` is another view by the same recipe. The images of a batch are a tuple then, the recipe's
+            own first.
         partial_device: Device where the partial part runs, "cpu" or "gpu".
         final_device: Device where the final part runs; with the partial part on the "gpu" it must be there, too.
         kernels: What computes: "numba", on the CPU compiled kernels that leave decoding to DALI, and from the first
@@ -88,7 +92,6 @@ class Loader(Mappable, metaclass=Explained):
     """
 
     _serves: ClassVar[Literal["partial", "final"]] = "final"
-    _views: tuple[Recipe, ...] = ()
 
     num_workers = 0
     collate_fn = None
@@ -102,6 +105,7 @@ class Loader(Mappable, metaclass=Explained):
         planner: Planner = _MISSING,
         store: Store | None = None,
         *,
+        views: Sequence[Recipe] = (),
         partial_device: Device = "cpu",
         final_device: Device = "cpu",
         kernels: Kernels | None = None,
@@ -116,20 +120,24 @@ class Loader(Mappable, metaclass=Explained):
                 "pin_memory=True needs a CUDA device, and torch finds none; pass pin_memory=torch.cuda.is_available()"
             )
         check_kinds(source, recipe, planner, store, prefetch, bad_samples)
+        views = tuple(views)
+        for view in views:
+            require(isinstance(view, Recipe), "views", "recipes", view, "pass such as [recipe.view(2)]")
         if planner.padded and not with_indices:
             raise ConfigurationError(
                 "pad=True needs with_indices=True: rows that only fill a batch up are told by their index, -1"
             )
         devices = Devices(partial_device, final_device)
         serves, stored = self._serves, store is not None
-        kernels = choose_kernels(kernels, recipe, devices, final=serves == "final")
+        kernels = choose_for_views(kernels, (recipe, *views), devices, final=serves == "final")
         configuration = Configuration(
-            source, recipe, planner, stored, devices, kernels, bad_samples, pin_memory, serves, self._views
+            source, recipe, planner, stored, devices, kernels, bad_samples, pin_memory, serves, views
         )
         fingerprint = configuration.fingerprint
         self.source, self.recipe, self.planner = source, recipe, planner
         self._kernels = kernels
-        self._tensors = BatchTensors(configuration.labels(), with_indices, pin_memory, recipe.output.dtype)
+        dtypes = tuple(each.output.dtype for each in (recipe, *views))
+        self._tensors = BatchTensors(configuration.labels(), with_indices, pin_memory, dtypes)
         self._substitutes = substitutes = bad_samples.substitutes(planner, source=fingerprint["source"])
         self._fingerprint = json.dumps(fingerprint)
         self._assembler = Assembler(configuration, store, prefetch, substitutes, chosen(rank))
@@ -286,6 +294,11 @@ class Loader(Mappable, metaclass=Explained):
         """
         from dalirefurb.dali_iterator import RefurbIterator
 
+        if len(self._tensors.dtypes) > 1:
+            raise ConfigurationError(
+                "a DALI iterator serves one image of each sample, but this loader has views: iterate the loader, or pass "
+                "views= to a PartialSource, which DALI's own iterators take"
+            )
         called: Any = RefurbIterator.__init__
         told = explained(partial(called, None, self), "dali_iterator", (), options)
         if told is not None:
@@ -358,7 +371,8 @@ class Loader(Mappable, metaclass=Explained):
         names = [stage.name for stage in self.recipe.stages]
         done = min(done_by_kernels(self.recipe), len(names) if self._serves == "final" else self.recipe.split)
         rest = f", DALI from {names[done]!r} on" if self._kernels == "numba" and done < len(names) else ""
-        kernels = f"{self._kernels}{rest}"
+        further = len(self._tensors.dtypes) - 1
+        kernels = f"{self._kernels}{rest}" + (f"; further views: {further}" if further and self._serves == "final" else "")
         return (
             f"Loader({planner.num_samples:,} samples{'' if classes is None else f' of {len(classes):,} classes'} by "
             f"{type(planner).__name__} in batches of {planner.batch_size:,}, next: {self._cursor}; "

@@ -286,13 +286,6 @@ class _PartialLoader(Loader):
         views: tuple[Recipe, ...],
         **settings: Any,
     ) -> None:
-        for view in views:
-            remedy = "pass such as Recipe([*recipe.partial, ...], Output(96), split=recipe.split)"
-            require(isinstance(view, Recipe), "views", "recipes", view, remedy)
-            alike = isinstance(recipe, Recipe) and view.partial == recipe.partial
-            wanted = "recipes whose partial part is that of the recipe"
-            require(alike, "views", wanted, " > ".join(each.name for each in view.partial), remedy)
-        self._views = views
         if isinstance(recipe, Recipe) and recipe.caches_encoded:
             raise ConfigurationError(
                 "split 0 caches files, of which there are no partial images: use a split of 1 or more"
@@ -306,7 +299,7 @@ class _PartialLoader(Loader):
             raise ConfigurationError(
                 "partial images are given on the host, but a DeviceStore has them on a GPU: pass MemoryStore()"
             )
-        super().__init__(source, recipe, planner, store, **settings)
+        super().__init__(source, recipe, planner, store, views=views, **settings)
 
     @property
     def num_threads(self) -> int:

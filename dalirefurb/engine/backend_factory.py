@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -15,6 +16,8 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device, Stage
 from dalirefurb.augment.stages.custom import KernelStage
 from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
+from dalirefurb.engine.backends import FinalKernels
+from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.image_batch import Images
@@ -151,6 +154,30 @@ def _chosen(kernels: Kernels | None, recipe: Recipe, devices: Devices) -> Kernel
     return kernels
 
 
+def choose_for_views(
+    kernels: Kernels | None, recipes: Sequence[Recipe], devices: Devices, *, final: bool = True
+) -> Kernels:
+    """Choose for all views of a sample what computes them: kernels if all their stages have some, else DALI alone.
+
+    Raises:
+        ConfigurationError: If they cannot be had.
+    """
+    chosen = [choose_kernels(kernels, recipe, devices, final=final) for recipe in recipes]
+    if len(recipes) == 1 or not final:
+        return chosen[0]
+    lacking = [
+        stage.name for recipe in recipes for stage in recipe.stages[recipe.encoded :] if steps_of((stage,)) is None
+    ]
+    if len({*chosen}) == 1 and not (lacking and chosen[0] == "numba"):
+        return chosen[0]
+    if kernels is not None:
+        raise ConfigurationError(
+            f"kernels={kernels!r} needs kernels for all stages where there are views, but {lacking[0]!r} has none: "
+            f"leave kernels out"
+        )
+    return choose_for_views("dali", recipes, devices)
+
+
 def compile_kernels(kernels: Kernels, recipe: Recipe, devices: Devices, *, final: bool = True) -> None:
     """Compile what a recipe needs on the CPU, its final part perhaps; what was compiled is loaded."""
     done, encoded = done_by(kernels, recipe, devices), recipe.encoded
@@ -234,6 +261,27 @@ class BackendFactory:
         return self._kernel_runner(
             recipe.partial, recipe.final[: self._done - recipe.split], output=self._output, split=True
         )
+
+    def of(self, view: Recipe) -> BackendFactory:
+        """Return what builds the final part of another view of the same partial images; it ends with this one."""
+        other = copy.copy(self)
+        other._recipe = view
+        return other
+
+    def build_finals(self, views: Sequence[Recipe], builders: Sequence[InputBuilder]) -> list[FinalKernels]:
+        """Return kernels of the final parts of several views, each with the builder of its inputs."""
+        from dalirefurb.kernels.program import KernelProgram
+        from dalirefurb.kernels.thread_pool import KernelThreadPool
+
+        pool = KernelThreadPool(self._num_threads - 1)
+        self._pools.append(pool)
+        made = []
+        for view, builder in zip(views, builders, strict=True):
+            steps = steps_of(view.final)
+            assert steps is not None
+            program = KernelProgram(steps, view.output, split=0)
+            made.append(FinalKernels(builder, program, pool, OutputBuffers(self._depths.groups_made)))
+        return made
 
     def build_cuda(self) -> CudaProgram:
         """Return the kernels of the final part for a GPU."""

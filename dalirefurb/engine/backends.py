@@ -1,6 +1,6 @@
 """Three ways to compute a group's images, chosen by devices, kernels and store, and what finishes them.
 
-PartialBackend     a graph makes partial images; `FinalGraph` finishes them
+PartialBackend     partial images are made; `FinalGraph`, or what takes its place, finishes them
 WholeBackend       one graph, or kernels, make final images; nobody sees what is in between
 BothPartsBackend   kernels make both, of what was decoded and of what the store has pinned
 """
@@ -21,14 +21,16 @@ from dalirefurb.dali import Feed, PipelineRunner
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import LoaderError
-from dalirefurb.image_batch import Images
-from dalirefurb.kernels.buffers import Buffers
+from dalirefurb.image_batch import Images, row_addresses
+from dalirefurb.kernels.buffers import Buffers, OutputBuffers
 from dalirefurb.reading.reader import Samples
 from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.store import DeviceLease
 
 if TYPE_CHECKING:
+    from dalirefurb.kernels.program import KernelProgram
     from dalirefurb.kernels.runner import KernelRunner
+    from dalirefurb.kernels.thread_pool import KernelThreadPool
 
 View = Callable[[Any], Images]
 """Views the images that a runner made."""
@@ -221,6 +223,69 @@ class FinalGraph:
         self._runner.restart()
         if self._buffer is not None:
             self._buffer.forget()
+
+
+class FinalKernels:
+    """Kernels of the final part alone, where each sample has several. It has one owner thread, as `FinalGraph` has.
+
+    Args:
+        input_builder: Builder of the parameters.
+        program: Program of the final part, split before its first step.
+        pool: Threads that help the owner.
+        buffers: Buffers for results.
+    """
+
+    def __init__(
+        self, input_builder: InputBuilder, program: KernelProgram, pool: KernelThreadPool, buffers: OutputBuffers
+    ) -> None:
+        self._input_builder = input_builder
+        self._program, self._pool, self._buffers = program, pool, buffers
+        self._made: deque[Images] = deque()
+
+    def submit(self, cache_plan: CachePlan, _: object = None) -> None:
+        """Finish a group whose partial images are known."""
+        partial, output = cache_plan.partial_images(), self._program.output
+        assert output is not None
+        feeds = self._input_builder.final(cache_plan.plan, partial, cache_plan.shown)
+        results = self._buffers.results(output, len(partial))
+        work = self._program.work(
+            {}, pinned=feeds.pop("partial"), final=feeds, results=results, targets=row_addresses(results)
+        )
+        self._pool.share(work.part(np.arange(work.count)))
+        self._made.append(Images(results))
+
+    def collect(self) -> Images:
+        """Return the final images of the oldest group."""
+        return self._made.popleft()
+
+    def restart(self) -> None:
+        """Forget all groups."""
+        self._made.clear()
+
+
+class FinalViews:
+    """Several final parts of the same partial images, in the place of one.
+
+    Args:
+        parts: What does each of them.
+    """
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self._parts = parts
+
+    def submit(self, cache_plan: CachePlan, feeds: Any = None) -> None:
+        """Have each begin with a group."""
+        for part in self._parts:
+            part.submit(cache_plan, feeds)
+
+    def collect(self) -> tuple[Any, ...]:
+        """Return what each has made of the oldest group."""
+        return tuple(part.collect() for part in self._parts)
+
+    def restart(self) -> None:
+        """Forget all groups in flight."""
+        for part in self._parts:
+            part.restart()
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ import torch
 
 from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import views
-from dalirefurb.engine.backend_factory import BackendFactory, compile_kernels, done_by, done_by_kernels
+from dalirefurb.engine.backend_factory import BackendFactory, Kernels, compile_kernels, done_by, done_by_kernels
 from dalirefurb.engine.backends import (
     BothPartsBackend,
     ComputeBackend,
     FinalFeeds,
     FinalGraph,
+    FinalViews,
     PartialBackend,
     View,
     WholeBackend,
@@ -44,7 +45,7 @@ from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.store import DeviceStore, Store, StoreSpec
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device.batch_buffer import BatchBuffer
-from dalirefurb.store.device.memory import device_memory
+from dalirefurb.store.device.memory import device_images, device_memory
 from dalirefurb.system.sharing import shared_by
 
 
@@ -222,8 +223,11 @@ def assemble(
         retry_s=configuration.bad_samples.retry_s,
     )
     partial_served = configuration.serves == "partial"
-    compile_kernels(kernels, recipe, devices, final=not partial_served)
-    input_builder = InputBuilder(recipe, seed=planner.seed, entering=source.image_shape)
+    recipes = (recipe, *configuration.views)
+    for each in recipes:
+        compile_kernels(kernels, each, devices, final=not partial_served)
+    builders = [InputBuilder(each, seed=planner.seed, entering=source.image_shape) for each in recipes]
+    input_builder = builders[0]
     spec: StoreSpec | None = None
     if store is not None:
         spec = store_spec(store, configuration, planner, reader)
@@ -240,13 +244,15 @@ def assemble(
     max_rows = depths.hits_per_group * planner.batch_size
     if store is not None and spec is not None:
         store.open(spec)
-    buffer: BatchBuffer | None = None
+
+    def laid_out() -> BatchBuffer | None:
+        if device_store is None:
+            return None
+        return BatchBuffer(device_store, max_rows=max_rows, max_groups=depths.look_ahead)
+
     view: View = views
-    if cuda is not None:
-        view = cuda.images if devices.leaving == "gpu" else views
-    elif device_store is not None:
-        buffer = BatchBuffer(device_store, max_rows=max_rows, max_groups=depths.look_ahead)
-        view = buffer.images if devices.leaving == "gpu" else views
+    if devices.leaving == "gpu" and device_store is not None:
+        view = partial(device_images, device_store.memory)
     factory = BackendFactory(
         traced(recipe),
         kernels,
@@ -259,11 +265,19 @@ def assemble(
     final_graph: Finishing | None = None
     if partial_served:
         backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
-        builders = [
-            InputBuilder(each, seed=planner.seed, entering=source.image_shape)
-            for each in (recipe, *configuration.views)
-        ]
         final_graph = FinalFeeds(builders, most_groups=depths.groups_made)
+    elif configuration.views:
+        backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
+        final_graph = FinalViews(
+            factory.build_finals(recipes, builders)
+            if kernels == "numba"
+            else [
+                CudaFinal(builder, factory.of(each).build_cuda(), cuda)
+                if cuda is not None
+                else FinalGraph(builder, factory.of(each).build("final"), laid_out())
+                for each, builder in zip(recipes, builders, strict=True)
+            ]
+        )
     elif not apart:
         backend = WholeBackend(input_builder, factory.build("whole"), leaves_rest=factory.leaves_rest)
     elif kernels == "numba" and done_by_kernels(recipe) >= recipe.split:
@@ -271,7 +285,7 @@ def assemble(
     else:
         backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
         if cuda is None:
-            final_graph = FinalGraph(input_builder, factory.build("final"), buffer)
+            final_graph = FinalGraph(input_builder, factory.build("final"), laid_out())
         else:
             final_graph = CudaFinal(input_builder, factory.build_cuda(), cuda)
     if final_graph is None and factory.leaves_rest:
@@ -289,10 +303,10 @@ def assemble(
         tally=tally,
     )
     finisher = Finisher(
-        recipe=recipe,
+        recipes=recipes,
         cache=cache,
         final_graph=final_graph,
-        in_flight=depths.look_ahead if isinstance(final_graph, (FinalGraph, CudaFinal)) else 1,
+        in_flight=depths.look_ahead if _goes_on(final_graph, kernels) else 1,
         batches_per_group=depths.batches_per_group,
         pin_memory=configuration.pin_memory and devices.final == "cpu",
         tally=tally,
@@ -309,6 +323,13 @@ def assemble(
         facts=Facts.of(planner, recipe, given, depths),
         nbytes=needs[BESIDE_STORE].total(),
         tally=tally,
+    )
+
+
+def _goes_on(final_graph: Finishing | None, kernels: Kernels) -> bool:
+    """Tell whether the final part goes on by itself once it has begun, so that groups can be begun ahead."""
+    return isinstance(final_graph, (FinalGraph, CudaFinal)) or (
+        isinstance(final_graph, FinalViews) and kernels != "numba"
     )
 
 

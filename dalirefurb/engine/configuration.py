@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stage import Stage, renamed
 from dalirefurb.augment.stages.custom import Custom
 from dalirefurb.calls import INSTEAD
 from dalirefurb.dali import Graph, cut_window, versions
@@ -112,7 +113,7 @@ class Configuration:
         bad_samples: What happens to samples that cannot be used.
         pin_memory: Whether what is made on the CPU is put into pinned memory.
         serves: Images that are served: "final" ones, or "partial" ones with all that the final part needs.
-        views: Recipes with the same partial part, whose final part is done, too, where partial images are served.
+        views: Recipes with the same partial part, whose final part is done, too.
 
     Raises:
         ConfigurationError: If the parts do not fit together.
@@ -132,6 +133,7 @@ class Configuration:
     def __post_init__(self) -> None:
         recipe, devices = self.recipe, self.devices
         _check_fit(self.source, recipe, self.planner)
+        _check_views(recipe, self.views, alike=self.serves == "partial")
         _check_draws(recipe, self.planner)
         if not self.stored and self.planner.peak_slots and not isinstance(self.planner, Evaluate):
             warnings.warn(
@@ -189,7 +191,7 @@ class Configuration:
         """
         custom = any(isinstance(stage, Custom) for stage in self.recipe.partial)
         kept = stored and planner.peak_slots > 0
-        elsewhere = self.serves == "partial" or self.kernels == "cuda"
+        elsewhere = self.serves == "partial" or self.kernels == "cuda" or len(self.views) > 0
         seen = kept or custom or planner.feedback_lag is not None or elsewhere
         return seen and not self.recipe.caches_encoded
 
@@ -220,6 +222,32 @@ class Configuration:
         """Name what computes: kernels make the same bits on a CPU and on a GPU."""
         by_numba = done_by(self.kernels, self.recipe, self.devices) is not None
         return f"numba {VERSION}" if by_numba else f"cuda {VERSION}" if self.kernels == "cuda" else self.kernels
+
+
+def _check_views(recipe: Recipe, views: tuple[Recipe, ...], *, alike: bool) -> None:
+    """Refuse views that cannot share partial images; and, if need be, views that would be alike."""
+    remedy = "split the recipe where the views part: with recipe = recipe.at(1), views=[recipe.view(2)]"
+    seen = [recipe]
+    for view in views:
+        if view.caches_encoded or not _makes_the_same(recipe.partial, view.partial):
+            raise ConfigurationError(
+                f"views must be recipes whose partial part is that of the recipe, whose images they share, got "
+                f"{' > '.join(each.name for each in view.partial) or 'split 0'}: {remedy}"
+            )
+        if not alike and any(view.final == each.final and view.output == each.output for each in seen):
+            raise ConfigurationError(
+                "views must differ, but stages of the same names and settings draw the same random numbers: pass "
+                "recipe.view(2), recipe.view(3), ..."
+            )
+        seen.append(view)
+
+
+def _makes_the_same(one: tuple[Stage, ...], other: tuple[Stage, ...]) -> bool:
+    """Tell whether stages make the same of an image: names matter where something is random."""
+    return len(one) == len(other) and all(
+        a == b or (type(a) is type(b) and not a.random and renamed(b, lambda _, name=a.name: name) == a)
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def _always_misses(planner: Planner) -> bool:

@@ -50,10 +50,6 @@ class CudaDevice:
 
         return CudaLauncher(text)
 
-    def images(self, computed: Any) -> Images:
-        """View a DALI tensor list of one shape, on the device, in place."""
-        return Images(self.memory.xp.asarray(computed.as_tensor()))
-
     def empty(self, output: Output, count: int) -> torch.Tensor:
         """Allocate what the model receives of so many images, on the stream that will write it."""
         device = "cpu" if self.memory.device_id is None else f"cuda:{self.memory.device_id}"

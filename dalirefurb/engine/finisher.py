@@ -23,7 +23,7 @@ from torch.utils.dlpack import from_dlpack
 from dalirefurb.augment.output import Dtype
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.dali import GraphError
-from dalirefurb.engine.backends import FinalFeed, FinalFeeds, FinalGraph, names
+from dalirefurb.engine.backends import FinalFeed, FinalFeeds, FinalGraph, FinalViews, names
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
@@ -34,7 +34,7 @@ from dalirefurb.engine.preparer import Prepared, failed_in_graph
 from dalirefurb.engine.stats import Tally
 from dalirefurb.errors import LoaderError
 
-Finishing = FinalGraph | FinalFeeds | CudaFinal
+Finishing = FinalGraph | FinalFeeds | FinalViews | CudaFinal
 """What does the final part where it is apart from the partial one, or what says what another's graph of it is fed."""
 
 _DLPACK_CUDA = 2
@@ -47,7 +47,7 @@ class Served:
 
     Attributes:
         position: Position of the batch in the stream of batches.
-        images: Final images of shape (B, 3, H, W), on the final part's device, of the output's dtype; float32 for
+        images: Final images, of views a tuple of such, of shape (B, 3, H, W), on the final part's device, of the output's dtype; float32 for
             bfloat16 by DALI on a GPU. Where somebody else's graph does the final part, what that is fed.
         indices: Indices of the samples that are shown, in serving order, int64 of shape (B,); where another sample
             replaces a bad one, the index of that other sample.
@@ -79,26 +79,28 @@ class BatchTensors:
         labels: Labels of all samples, of a type that torch knows, shape (num_samples, ...).
         with_indices: Whether a batch has a third part, the samples' indices.
         pin_memory: Whether labels are put into pinned memory.
-        dtype: Type of the images, as `Output` names it.
+        dtypes: Types of the images, of each view one, as `Output` names them.
     """
 
     labels: NDArray[Any]
     with_indices: bool
     pin_memory: bool
-    dtype: Dtype
+    dtypes: tuple[Dtype, ...]
 
     def of(self, served: Served, padding: int) -> Batch:
         """Return images, labels and perhaps indices of a batch whose last rows, so many, only fill it up."""
         labels = torch.from_numpy(self.labels[served.indices])
         if self.pin_memory:
             labels = labels.pin_memory()
-        images = served.images
-        if images.is_cuda:
-            labels = labels.to(images.device, non_blocking=True)
-            # Their memory may not be written again before this stream has read them.
-            images.record_stream(torch.cuda.current_stream(images.device))
-        if self.dtype == "bfloat16":
-            images = images.to(torch.bfloat16)
+        views: list[torch.Tensor] = [*served.images] if isinstance(served.images, tuple) else [served.images]
+        for place, (images, dtype) in enumerate(zip(views, self.dtypes, strict=True)):
+            if images.is_cuda:
+                labels = labels.to(images.device, non_blocking=True)
+                # Their memory may not be written again before this stream has read them.
+                images.record_stream(torch.cuda.current_stream(images.device))
+            if dtype == "bfloat16":
+                views[place] = images.to(torch.bfloat16)
+        images: Any = tuple(views) if isinstance(served.images, tuple) else views[0]
         if not self.with_indices:
             return images, labels
         return images, labels, torch.from_numpy(served.told_indices(padding))
@@ -108,7 +110,7 @@ class Finisher:
     """Turns prepared groups into batches.
 
     Args:
-        recipe: Recipe that says what the model receives.
+        recipes: Recipes that say what the model receives, of each view one.
         cache: Cache client, which commits to the store.
         final_graph: What does the final part; None where images are final already.
         in_flight: Number of groups that are begun, finished ones included, before the training loop takes them.
@@ -121,7 +123,7 @@ class Finisher:
     def __init__(
         self,
         *,
-        recipe: Recipe,
+        recipes: tuple[Recipe, ...],
         cache: CacheClient,
         final_graph: Finishing | None,
         in_flight: int,
@@ -129,7 +131,7 @@ class Finisher:
         pin_memory: bool,
         tally: Tally,
     ) -> None:
-        self._recipe = recipe
+        self._recipes = recipes
         self._cache = cache
         self._final_graph = final_graph
         self._in_flight = in_flight
@@ -204,37 +206,41 @@ class Finisher:
             storing_s=time.perf_counter() - began,
         )
 
-    def _collect(self, prepared: Prepared) -> torch.Tensor | FinalFeed:
-        """Wait for a group's images, as the training loop wants them."""
+    def _collect(self, prepared: Prepared) -> Any:
+        """Wait for a group's images, as the training loop wants them; see `Served`."""
         try:
             images = prepared.images if self._final_graph is None else self._final_graph.collect()
             if isinstance(images, FinalFeed):
                 return images
-            tensor = images if isinstance(images, torch.Tensor) else _as_torch(images.as_tensor())
+            views = [
+                each if isinstance(each, torch.Tensor) else _as_torch(each.as_tensor())
+                for each in (images if isinstance(images, tuple) else [images])
+            ]
         except (GraphError, RuntimeError) as error:
             reason = error.reason if isinstance(error, GraphError) else str(error)
             raise failed_in_graph(prepared.cache_plan, reason) from error.__cause__ or error
-        self._check(tensor)
-        return self._tensor(tensor)
+        tensors = tuple(map(self._tensor, views, self._recipes))
+        return tensors if isinstance(images, tuple) else tensors[0]
 
-    def _check(self, images: torch.Tensor) -> None:
+    def _check(self, images: torch.Tensor, recipe: Recipe) -> None:
         """Refuse what a stage made of another size than it declares."""
-        output = self._recipe.output
+        output = recipe.output
         sides = images.shape[1:3] if output.channels_last else images.shape[2:]
         if sides != output.sides:
             raise LoaderError(
                 f"the last stage must leave images of the output's size {output.sides_text}, got "
-                f"{' x '.join(map(str, sides))}; one of the stages ({names(self._recipe.stages)}) "
+                f"{' x '.join(map(str, sides))}; one of the stages ({names(recipe.stages)}) "
                 f"makes another size than it declares"
             )
 
-    def _tensor(self, images: torch.Tensor) -> torch.Tensor:
+    def _tensor(self, images: torch.Tensor, recipe: Recipe) -> torch.Tensor:
         """Return a group's images as the training loop wants them: a view, or a copy in pinned memory."""
+        self._check(images, recipe)
         # NumPy and DALI have no bfloat16: bits of it, or float32, come. On a GPU the stream that reads it makes it: see
         # `BatchTensors`.
-        if self._recipe.output.dtype == "bfloat16" and not images.is_cuda:
+        if recipe.output.dtype == "bfloat16" and not images.is_cuda:
             images = images.view(torch.bfloat16) if images.dtype == torch.uint16 else images.to(torch.bfloat16)
-        if self._recipe.output.channels_last:
+        if recipe.output.channels_last:
             images = images.permute(0, 3, 1, 2)
         return images.pin_memory() if self._pin_memory else images
 
@@ -255,7 +261,7 @@ class Finisher:
             served.append(
                 Served(
                     position=Position(epoch, batch),
-                    images=images if len(plans) == 1 else images[start:stop],
+                    images=images if len(plans) == 1 else _some(images, slice(start, stop)),
                     indices=shown,
                     misses=misses,
                     recomputed=recomputed,
@@ -264,6 +270,11 @@ class Finisher:
             )
             start = stop
         batches.put(served)
+
+
+def _some(images: Any, rows: slice) -> Any:
+    """Return some rows of a group's images, or of those of each view."""
+    return tuple(each[rows] for each in images) if isinstance(images, tuple) else images[rows]
 
 
 def _as_torch(images: Any) -> torch.Tensor:

@@ -62,8 +62,8 @@ def _is_lost(fit: Any) -> bool:
     return bool(fit.is_resuming and (not_loaded or counted_wrong))
 
 
-Batch = tuple[torch.Tensor, ...]
-"""Images, labels and, if asked for, indices."""
+Batch = tuple[Any, ...]
+"""Images, of views a tuple of them, labels and, if asked for, indices."""
 
 Batches = TypeVar("Batches", bound="Mappable")
 

@@ -88,8 +88,10 @@ class Account:
         # DALI makes float32 of what is to be bfloat16.
         by_kernels = self.configuration.kernels != "dali" and self.left is None
         halves = ("float16", "bfloat16") if by_kernels else ("float16",)
-        itemsize = 2 if recipe.output.dtype in halves else 4
-        final = itemsize * recipe.output.channels * math.prod(recipe.output.sides)
+        outputs = [each.output for each in (recipe, *self.configuration.views)]
+        final = sum(
+            (2 if each.dtype in halves else 4) * each.channels * math.prod(each.sides) for each in outputs
+        )
         final = partial if self.configuration.serves == "partial" else final
         return file_bytes if recipe.encoded else decoded, decoded, partial, final
 
@@ -114,7 +116,7 @@ class Account:
         read, decoded, partial, final = (rows * nbytes for nbytes in self.row_bytes)
         final = final * depths.hits_per_group // depths.batches_per_group
         left, serves_final = self.left, self.configuration.serves == "final"
-        one_step = (numba or not self.apart) and left is None and serves_final
+        one_step = (numba or not self.apart) and left is None and serves_final and not self.configuration.views
         begun = depths.partial_ahead if self.apart or left else depths.look_ahead
         host, device = Counter({STORE: self.store.host}), Counter({STORE: self.store.device})
         decoding, leaving, finishing, entering = (

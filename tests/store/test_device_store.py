@@ -31,7 +31,7 @@ from dalirefurb.reading.reader import Samples
 from dalirefurb.store import StoreSpec
 from dalirefurb.store.device import memory as device_memory
 from dalirefurb.store.device.batch_buffer import BatchBuffer
-from dalirefurb.store.device.memory import gather, scatter
+from dalirefurb.store.device.memory import device_images, gather, scatter
 from dalirefurb.store.device.store import DeviceLease, DeviceStore
 from tests.in_turn import in_turn
 from tests.loading import flat_loader
@@ -418,7 +418,7 @@ def test_what_a_partial_graph_leaves_on_the_device_gets_into_a_batch_and_into_sl
     expected = np.array(left.as_tensor())
     store.open(StoreSpec(expected.shape[1:], NUM_SAMPLES, {}))
     buffer = BatchBuffer(store, max_rows=BATCH_SIZE, max_groups=1)
-    images = buffer.images(left)
+    images = device_images(store.memory, left)
     assert images.whole is not None
     assert np.shares_memory(images.whole[0], np.asarray(left.as_tensor()))
     some = np.array([3, 0, 2])

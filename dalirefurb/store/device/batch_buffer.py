@@ -84,10 +84,6 @@ class BatchBuffer:
                 read.append(part)
         scatter(xp, out, rows, images, list(range(len(rows))))
 
-    def images(self, computed: Any) -> Images:
-        """View a DALI tensor list of one shape, on the device, in place."""
-        return Images(self._memory.xp.asarray(computed.as_tensor()))
-
     def on_stream(self) -> AbstractContextManager[None]:
         """Make the stream on which the buffer is written CuPy's current one; DALI's `feed_input` reads on that."""
         return self._memory.on_stream()

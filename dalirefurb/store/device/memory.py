@@ -240,6 +240,11 @@ def gather(xp: Any, slab: Array, slots: NDArray[np.int64], out: Array, rows: NDA
     xp.take(slab, xp.asarray(slot_of_row), axis=0, out=out)
 
 
+def device_images(memory: DeviceMemory, computed: Any) -> Images:
+    """View a DALI tensor list of one shape, on the device, in place."""
+    return Images(memory.xp.asarray(computed.as_tensor()))
+
+
 def within(xp: Any, samples: Array | Sequence[Image]) -> tuple[Array, NDArray[np.int64]] | None:
     """Return the array of `xp` that samples are rows of, and which rows, if they are `Images` of one."""
     whole = samples.whole if isinstance(samples, Images) else None

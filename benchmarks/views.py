@@ -5,11 +5,12 @@
     eight views       two of 224 x 224 and six of 96 x 96, as DINO has them
     a loader each     eight loaders
 
-Claims, on any machine: two views are at least 1.25 times two loaders, eight at least twice eight loaders. Where a window
-of an image is shown, a loader decodes that window alone, and views the whole image, once.
+Claims, on any machine: two views are at least 1.25 times two loaders, eight at least twice eight loaders. A loader of
+one view decodes the window that it shows alone, where views decode the whole image, once.
 Bound: twice, and eight times.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
-n: 5 rounds (`--rounds`), each a slice of every contender in turn. Nothing is reused. A figure is samples/s, of all views.
+n: 5 rounds (`--rounds`), each a slice of every contender in turn. Nothing is reused. Figures are samples/s, each of all
+views.
 
     python benchmarks/views.py                        about 10 minutes on 2 cores
     python benchmarks/views.py --quick --out q.json   seconds; its figures mean nothing
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import harness
+import numpy as np
 from claims import Claim, Spread, claim_table, say, table
 from experiment import Experiment, Options
 from loaders import STANDARD, LoaderTurns, Sizes
@@ -60,8 +62,10 @@ class ViewTurns(LoaderTurns):
                 stack.enter_context(Loader(self._source, recipe, self._planner, views=views, **self._options))
                 for recipe, views in made
             ]
-            for loader in loaders if self._state is not None else ():
-                loader.load_state_dict(self._state)
+            for loader, state in zip(loaders, self._state or (), strict=False):
+                loader.load_state_dict(state)
+            for loader in loaders[1:]:
+                loader._assembler.get()._reader.sizes(np.arange(len(self._source)))
             yield _Together(loaders)
 
 
@@ -70,8 +74,11 @@ class _Together:
 
     def __init__(self, loaders: Sequence[Loader]) -> None:
         self._loaders = loaders
-        self._assembler, self.stats, self.state_dict = loaders[0]._assembler, loaders[0].stats, loaders[0].state_dict
+        self._assembler, self.stats = loaders[0]._assembler, loaders[0].stats
         self.batches_ahead = loaders[0].batches_ahead
+
+    def state_dict(self) -> Any:
+        return [each.state_dict() for each in self._loaders]
 
     def __iter__(self) -> Iterator[Any]:
         for (images, labels), *_ in zip(*self._loaders, strict=True):

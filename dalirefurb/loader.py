@@ -59,16 +59,16 @@ class Loader(Mappable, metaclass=Explained):
         planner: Planner, which says which sample is served when, and whether its partial part is reused.
         store: Store where partial images wait for reuse, or encoded ones with `recipe.at(0)`; None: nothing is cached,
             every batch is computed whole.
-        views: Recipes for further images of each sample, which is read, decoded and made partial once for all: with the
-            recipe's partial part, and a final part, and size, of their own. Stages of one name draw alike, so
-            `recipe.view(2)` is another view by the same recipe. The images of a batch are a tuple then, the recipe's
-            own first.
         partial_device: Device where the partial part runs, "cpu" or "gpu".
         final_device: Device where the final part runs; with the partial part on the "gpu" it must be there, too.
         kernels: What computes: "numba", on the CPU compiled kernels that leave decoding to DALI, and from the first
             stage on that has none, such as `Custom`, all that follows; "cuda", the same kernels for a final part on a
             GPU, all of whose stages have some; or "dali", which does all. By default the first of these that can: for
             Numba's both parts must be on the CPU, and images have one size where DALI goes on.
+        views: Recipes for further images of each sample, which is read, decoded and made partial once for all: with the
+            recipe's partial part, and a final part, and size, of their own. Stages of one name draw alike, so
+            `recipe.view(2)` is another view by the same recipe. The images of a batch are a tuple then, the recipe's
+            own first.
         prefetch: How many threads work, and how far ahead.
         with_indices: Whether a batch is (images, labels, indices): the samples' indices, (B,) int64 on the host, for
             `source.name(index)` and the like; -1 for rows of padding, see `Evaluate`.
@@ -105,10 +105,10 @@ class Loader(Mappable, metaclass=Explained):
         planner: Planner = _MISSING,
         store: Store | None = None,
         *,
-        views: Sequence[Recipe] = (),
         partial_device: Device = "cpu",
         final_device: Device = "cpu",
         kernels: Kernels | None = None,
+        views: Sequence[Recipe] = (),
         prefetch: Prefetch = Prefetch(),  # noqa: B008 - it is frozen
         with_indices: bool = False,
         pin_memory: bool = False,
@@ -120,6 +120,7 @@ class Loader(Mappable, metaclass=Explained):
                 "pin_memory=True needs a CUDA device, and torch finds none; pass pin_memory=torch.cuda.is_available()"
             )
         check_kinds(source, recipe, planner, store, prefetch, bad_samples)
+        require(isinstance(views, (list, tuple)), "views", "a list of recipes", views, "pass such as [recipe.view(2)]")
         views = tuple(views)
         for view in views:
             require(isinstance(view, Recipe), "views", "recipes", view, "pass such as [recipe.view(2)]")
@@ -296,8 +297,8 @@ class Loader(Mappable, metaclass=Explained):
 
         if len(self._tensors.dtypes) > 1:
             raise ConfigurationError(
-                "a DALI iterator serves one image of each sample, but this loader has views: iterate the loader, or pass "
-                "views= to a PartialSource, which DALI's own iterators take"
+                "a DALI iterator serves one image of each sample, but this loader has views: iterate the loader, or "
+                "pass views= to a PartialSource, which DALI's own iterators take"
             )
         called: Any = RefurbIterator.__init__
         told = explained(partial(called, None, self), "dali_iterator", (), options)
@@ -372,7 +373,9 @@ class Loader(Mappable, metaclass=Explained):
         done = min(done_by_kernels(self.recipe), len(names) if self._serves == "final" else self.recipe.split)
         rest = f", DALI from {names[done]!r} on" if self._kernels == "numba" and done < len(names) else ""
         further = len(self._tensors.dtypes) - 1
-        kernels = f"{self._kernels}{rest}" + (f"; further views: {further}" if further and self._serves == "final" else "")
+        kernels = f"{self._kernels}{rest}"
+        if further and self._serves == "final":
+            kernels += f"; further views: {further}"
         return (
             f"Loader({planner.num_samples:,} samples{'' if classes is None else f' of {len(classes):,} classes'} by "
             f"{type(planner).__name__} in batches of {planner.batch_size:,}, next: {self._cursor}; "

@@ -104,7 +104,7 @@ class PartialSource(metaclass=Explained):
             recipe,
             planner,
             store,
-            views=tuple(views),
+            views=views,
             kernels=kernels,
             prefetch=prefetch,
             with_indices=with_indices,
@@ -283,7 +283,7 @@ class _PartialLoader(Loader):
         planner: Planner,
         store: Store | None,
         *,
-        views: tuple[Recipe, ...],
+        views: Sequence[Recipe],
         **settings: Any,
     ) -> None:
         if isinstance(recipe, Recipe) and recipe.caches_encoded:

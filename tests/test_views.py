@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from nvidia.dali import fn
 
 from dalirefurb import (
     Arrays,
@@ -22,13 +23,13 @@ from dalirefurb import (
     Recipe,
     Refurbish,
     Standard,
-    StateMismatchError,
     rand_augment,
     simple,
 )
 from dalirefurb.augment import Custom, Decode, HorizontalFlip, RandomGrayscale, RandomResizedCrop
 from dalirefurb.augment.published import simclr
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, StateMismatchError
+from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import DeviceStore, Store
 from tests.pictures import write_folder
@@ -37,7 +38,7 @@ COUNT, BATCH = 17, 5
 REFURBISH = Refurbish(COUNT, batch_size=BATCH, reuse_factor=2, seed=3)
 RECIPE = simclr(32).at(1)
 LOCAL = Recipe(
-    [Decode(), RandomResizedCrop((20, 24), (0.05, 0.4), name="local"), HorizontalFlip(name="local flip")],
+    [Decode(), RandomResizedCrop((20, 24), (0.05, 0.4), name="local"), HorizontalFlip(name="local_flip")],
     Output((20, 24), "float16", channels_last=True),
     1,
 )
@@ -78,7 +79,11 @@ def same(found: Served, expected: Served) -> None:
 
 
 def each_alone(
-    source: Any, recipes: list[Recipe], planner: Planner, store: Callable[[], Store | None] = MemoryStore, **settings: Any
+    source: Any,
+    recipes: list[Recipe],
+    planner: Planner,
+    store: Callable[[], Store | None] = MemoryStore,
+    **settings: Any,
 ) -> Served:
     """What loaders of the recipes serve, put together."""
     alone = [served(Loader(source, recipe, planner, store(), **settings)) for recipe in recipes]
@@ -110,9 +115,12 @@ def test_views_of_arrays_and_of_groups_of_batches(folder: ImageFolder) -> None:
 
 
 def test_samples_are_read_once_for_all_views(folder: ImageFolder) -> None:
-    with Loader(folder, RECIPE, REFURBISH, MemoryStore(), views=VIEWS) as loader:
-        list(loader)
-        assert loader.stats().files == COUNT
+    planner = Frozen(COUNT, batch_size=BATCH, seed=3)
+    with Loader(folder, RECIPE, planner, MemoryStore(), views=VIEWS) as loader:
+        before = loader.stats().files  # Which were looked at for their size.
+        for _ in range(2):
+            list(loader)
+        assert loader.stats().files - before == COUNT
 
 
 @pytest.mark.parametrize("batches", [0, 2, 3])
@@ -127,9 +135,9 @@ def test_views_go_on_from_a_state(folder: ImageFolder, batches: int) -> None:
         loader.load_state_dict(state)
         rest = [(*images, labels) for images, labels in loader.resume()]
     same(rest, expected[per_epoch + batches : 2 * per_epoch])
-    with Loader(folder, RECIPE, REFURBISH, MemoryStore(), views=VIEWS[:1]) as loader:
-        with pytest.raises(StateMismatchError, match="views"):
-            loader.load_state_dict(state)
+    fewer = Loader(folder, RECIPE, REFURBISH, MemoryStore(), views=VIEWS[:1])
+    with fewer, pytest.raises(StateMismatchError, match="views"):
+        fewer.load_state_dict(state)
 
 
 def test_bad_samples_are_replaced_in_all_views(folder: ImageFolder, tmp_path: Any) -> None:
@@ -151,7 +159,7 @@ def test_indices_come_behind_the_views(folder: ImageFolder) -> None:
 
 def test_a_stage_without_a_kernel_in_any_view_leaves_all_to_dali(folder: ImageFolder) -> None:
     pytest.importorskip("numba")
-    own = Recipe([*RECIPE.view(2).stages, Custom(lambda images: 255 - images, "own")], RECIPE.output, 1)
+    own = Recipe([*RECIPE.view(2).stages, Custom(lambda images: fn.brightness(images, brightness=0.5), "own")], RECIPE.output, 1)
     expected = each_alone(folder, [RECIPE, own], REFURBISH, kernels="dali")
     with Loader(folder, RECIPE, REFURBISH, MemoryStore(), views=[own]) as loader:
         assert "kernels: dali" in repr(loader)
@@ -165,9 +173,10 @@ def test_a_stage_without_a_kernel_in_any_view_leaves_all_to_dali(folder: ImageFo
     [
         (RECIPE, [RECIPE], r"views must differ, but stages of the same names .* pass recipe\.view\(2\)"),
         (RECIPE, [RECIPE.view(2), RECIPE.view(2)], r"views must differ"),
-        (rand_augment(32), [rand_augment(32).view(2)], r"views must be recipes whose partial part is that of the recipe"),
+        (rand_augment(32), [rand_augment(32).view(2)], r"views must be recipes whose partial part is that of the"),
         (RECIPE, [RECIPE.view(2).at(0)], r"views must be recipes whose partial part is that .* got split 0"),
         (RECIPE, [HorizontalFlip()], r"views must be recipes, got HorizontalFlip"),
+        (RECIPE, RECIPE.view(2), r"views must be a list of recipes, got Recipe"),
     ],
 )
 def test_views_that_cannot_be_had_are_refused(folder: ImageFolder, recipe: Recipe, views: Any, said: str) -> None:
@@ -176,6 +185,6 @@ def test_views_that_cannot_be_had_are_refused(folder: ImageFolder, recipe: Recip
 
 
 def test_a_dali_iterator_of_views_is_refused(folder: ImageFolder) -> None:
-    with Loader(folder, RECIPE, REFURBISH, MemoryStore(), views=VIEWS) as loader:
-        with pytest.raises(ConfigurationError, match="serves one image of each sample, but this loader has views"):
-            loader.dali_iterator()
+    loader = Loader(folder, RECIPE, REFURBISH, MemoryStore(), views=VIEWS)
+    with loader, pytest.raises(ConfigurationError, match="serves one image of each sample, but this loader has views"):
+        loader.dali_iterator()

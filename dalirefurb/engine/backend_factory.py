@@ -162,8 +162,12 @@ def choose_for_views(
     Raises:
         ConfigurationError: If they cannot be had.
     """
-    chosen = [choose_kernels(kernels, recipe, devices, final=final) for recipe in recipes]
-    if len(recipes) == 1 or not final:
+    if not final:
+        for view in recipes[1:]:
+            choose_kernels(None, view, devices, final=False)  # Which refuses a `KernelStage`.
+        return choose_kernels(kernels, recipes[0], devices, final=False)
+    chosen = [choose_kernels(kernels, recipe, devices) for recipe in recipes]
+    if len(recipes) == 1:
         return chosen[0]
     lacking = [
         stage.name for recipe in recipes for stage in recipe.stages[recipe.encoded :] if steps_of((stage,)) is None

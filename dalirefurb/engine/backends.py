@@ -28,7 +28,7 @@ from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.store import DeviceLease
 
 if TYPE_CHECKING:
-    from dalirefurb.kernels.program import KernelProgram
+    from dalirefurb.kernels.program import KernelProgram, Work
     from dalirefurb.kernels.runner import KernelRunner
     from dalirefurb.kernels.thread_pool import KernelThreadPool
 
@@ -240,27 +240,31 @@ class FinalKernels:
     ) -> None:
         self._input_builder = input_builder
         self._program, self._pool, self._buffers = program, pool, buffers
-        self._made: deque[Images] = deque()
+        self._begun: deque[tuple[NDArray[Any], Work]] = deque()
 
     def submit(self, cache_plan: CachePlan, _: object = None) -> None:
-        """Finish a group whose partial images are known."""
+        """Draw the parameters of a group whose partial images are known."""
         partial, output = cache_plan.partial_images(), self._program.output
         assert output is not None
-        feeds = self._input_builder.final(cache_plan.plan, partial, cache_plan.shown)
+        sizes = partial.places.sizes if self._input_builder.partial_size is None else None
+        final = self._input_builder.final_parameters(cache_plan.plan, cache_plan.shown, sizes)
         results = self._buffers.results(output, len(partial))
-        work = self._program.work(
-            {}, pinned=feeds.pop("partial"), final=feeds, results=results, targets=row_addresses(results)
-        )
-        self._pool.share(work.part(np.arange(work.count)))
-        self._made.append(Images(results))
+        work = self._program.work({}, pinned=partial, final=final, results=results, targets=row_addresses(results))
+        self._begun.append((results, work))
 
     def collect(self) -> Images:
-        """Return the final images of the oldest group."""
-        return self._made.popleft()
+        """Finish the oldest group; return its final images.
+
+        Raises:
+            GraphError: If the kernels failed; that group is lost.
+        """
+        results, work = self._begun.popleft()
+        self._pool.share(work.part(np.arange(work.count)))
+        return Images(results)
 
     def restart(self) -> None:
         """Forget all groups."""
-        self._made.clear()
+        self._begun.clear()
 
 
 class FinalViews:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -134,7 +134,9 @@ class Configuration:
         recipe, devices = self.recipe, self.devices
         _check_fit(self.source, recipe, self.planner)
         _check_views(recipe, self.views, alike=self.serves == "partial")
-        _check_draws(recipe, self.planner)
+        for view in self.views:
+            _check_size(self.source, view)
+        _check_draws((recipe, *self.views), self.planner)
         if not self.stored and self.planner.peak_slots and not isinstance(self.planner, Evaluate):
             warnings.warn(
                 f"{type(self.planner).__name__} reuses partial images, but there is no store to keep them in: "
@@ -170,7 +172,8 @@ class Configuration:
         """
         shape, pixels = self.source.image_shape, None
         if not self.source.encoded and shape is not None:
-            pixels = max(shape[0] * shape[1], math.prod(self.recipe.output.sides))
+            sides = sum(math.prod(each.output.sides) for each in (self.recipe, *self.views))
+            pixels = max(shape[0] * shape[1], sides)
         together = self.stored and not self.recipe.caches_encoded and self.kernels == "numba"
         return prefetch.depths(
             planner,
@@ -231,7 +234,7 @@ def _check_views(recipe: Recipe, views: tuple[Recipe, ...], *, alike: bool) -> N
     for view in views:
         if view.caches_encoded or not _makes_the_same(recipe.partial, view.partial):
             raise ConfigurationError(
-                f"views must be recipes whose partial part is that of the recipe, whose images they share, got "
+                f"views must be recipes whose partial part is that of the recipe, got "
                 f"{' > '.join(each.name for each in view.partial) or 'split 0'}: {remedy}"
             )
         if not alike and any(view.final == each.final and view.output == each.output for each in seen):
@@ -244,10 +247,13 @@ def _check_views(recipe: Recipe, views: tuple[Recipe, ...], *, alike: bool) -> N
 
 def _makes_the_same(one: tuple[Stage, ...], other: tuple[Stage, ...]) -> bool:
     """Tell whether stages make the same of an image: names matter where something is random."""
-    return len(one) == len(other) and all(
-        a == b or (type(a) is type(b) and not a.random and renamed(b, lambda _, name=a.name: name) == a)
-        for a, b in zip(one, other, strict=True)
-    )
+    return len(one) == len(other) and all(map(_makes_alike, one, other))
+
+
+def _makes_alike(one: Stage, other: Stage) -> bool:
+    if one == other:
+        return True
+    return type(one) is type(other) and not one.random and renamed(other, lambda _: one.name) == one
 
 
 def _always_misses(planner: Planner) -> bool:
@@ -263,13 +269,7 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
             f"pass len(source) to the planner"
         )
     source.check_labels()
-    shape, output = source.image_shape, recipe.output
-    if shape is not None and recipe.final_size(shape[:2]) != output.sides:
-        height, width = recipe.final_size(shape[:2]) or ("?", "?")
-        raise ConfigurationError(
-            f"the recipe must leave images of the output's size {output.sides_text}, but makes {height} x {width} of "
-            f"the source's {shape[0]} x {shape[1]}; make the recipe for the size of the source's images"
-        )
+    _check_size(source, recipe)
     if recipe.caches_encoded and planner.feedback_lag is not None:
         raise ConfigurationError(
             "AutoAssist looks at partial images, but split 0 caches encoded ones: use a split of 1 or more"
@@ -284,17 +284,28 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
         )
 
 
-def _check_draws(recipe: Recipe, planner: Planner) -> None:
+def _check_size(source: Source, recipe: Recipe) -> None:
+    shape, output = source.image_shape, recipe.output
+    if shape is not None and recipe.final_size(shape[:2]) != output.sides:
+        height, width = recipe.final_size(shape[:2]) or ("?", "?")
+        raise ConfigurationError(
+            f"the recipe must leave images of the output's size {output.sides_text}, but makes {height} x {width} of "
+            f"the source's {shape[0]} x {shape[1]}; make the recipe for the size of the source's images"
+        )
+
+
+def _check_draws(recipes: Sequence[Recipe], planner: Planner) -> None:
     """Warn of a SmartCache that would serve a draw as long as a sample stays, and of an Evaluate that would draw."""
     while isinstance(planner, DerivedPlanner):
         planner = planner.planner
-    if isinstance(planner, Evaluate) and (drawn := [stage.name for stage in recipe.stages if stage.random]):
+    recipe, stages = recipes[0], [stage for each in recipes for stage in each.stages]
+    if isinstance(planner, Evaluate) and (drawn := [stage.name for stage in stages if stage.random]):
         warnings.warn(
             f"with Evaluate nothing should be random, since each image is to be judged as it is, got "
             f"{', '.join(drawn)} in the recipe: pass evaluate({recipe.output.size})",
             stacklevel=6,
         )
-    if isinstance(planner, Refurbish) and planner.reuse_factor > 1 and not any(each.random for each in recipe.stages):
+    if isinstance(planner, Refurbish) and planner.reuse_factor > 1 and not any(each.random for each in stages):
         warnings.warn(
             "with Refurbish something in the recipe should be random, else versions that are made anew are as those "
             "before: pass Evaluate(...) to validate, or Frozen(...) to cache all images once",

@@ -93,13 +93,13 @@ class BatchTensors:
         if self.pin_memory:
             labels = labels.pin_memory()
         views: list[torch.Tensor] = [*served.images] if isinstance(served.images, tuple) else [served.images]
-        for place, (images, dtype) in enumerate(zip(views, self.dtypes, strict=True)):
-            if images.is_cuda:
-                labels = labels.to(images.device, non_blocking=True)
+        for place, (view, dtype) in enumerate(zip(views, self.dtypes, strict=True)):
+            if view.is_cuda:
+                labels = labels.to(view.device, non_blocking=True)
                 # Their memory may not be written again before this stream has read them.
-                images.record_stream(torch.cuda.current_stream(images.device))
+                view.record_stream(torch.cuda.current_stream(view.device))
             if dtype == "bfloat16":
-                views[place] = images.to(torch.bfloat16)
+                views[place] = view.to(torch.bfloat16)
         images: Any = tuple(views) if isinstance(served.images, tuple) else views[0]
         if not self.with_indices:
             return images, labels

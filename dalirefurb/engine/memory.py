@@ -89,9 +89,7 @@ class Account:
         by_kernels = self.configuration.kernels != "dali" and self.left is None
         halves = ("float16", "bfloat16") if by_kernels else ("float16",)
         outputs = [each.output for each in (recipe, *self.configuration.views)]
-        final = sum(
-            (2 if each.dtype in halves else 4) * each.channels * math.prod(each.sides) for each in outputs
-        )
+        final = sum((2 if each.dtype in halves else 4) * each.channels * math.prod(each.sides) for each in outputs)
         final = partial if self.configuration.serves == "partial" else final
         return file_bytes if recipe.encoded else decoded, decoded, partial, final
 
@@ -116,7 +114,9 @@ class Account:
         read, decoded, partial, final = (rows * nbytes for nbytes in self.row_bytes)
         final = final * depths.hits_per_group // depths.batches_per_group
         left, serves_final = self.left, self.configuration.serves == "final"
-        one_step = (numba or not self.apart) and left is None and serves_final and not self.configuration.views
+        views = len(self.configuration.views)
+        one_step = (numba or not self.apart) and left is None and serves_final and not views
+        by_views = numba and serves_final and views > 0
         begun = depths.partial_ahead if self.apart or left else depths.look_ahead
         host, device = Counter({STORE: self.store.host}), Counter({STORE: self.store.device})
         decoding, leaving, finishing, entering = (
@@ -139,25 +139,26 @@ class Account:
         if self.apart and numba:
             # The store has room for some.
             spare = 0 if self.spec is None or left else max(0, self.store.host - self.spec.nbytes)
-            finishing_groups = 2 if one_step else depths.look_ahead
+            finishing_groups = 2 if one_step or by_views else depths.look_ahead
             partial_groups = begun + depths.ready + finishing_groups
             host["partial images on their way"] = max(0, partial_groups * partial - spare)
         elif self.apart:
             leaving["partial images on their way"] = (begun + depths.ready + depths.look_ahead) * partial
-        final_groups = (begun + depths.ready + 1 if one_step else depths.look_ahead) + _TAKEN_GROUPS
+        final_groups = 1 if by_views else begun + depths.ready + 1 if one_step else depths.look_ahead
+        final_groups += _TAKEN_GROUPS
         finishing["final images on their way"] = final_groups * final
         if finishing is device:
             pipelines = depths.final_replicas if self.apart else depths.replicas
-            device["work on final images"] = pipelines * _WORKING_COPIES * partial
-        elif not one_step and serves_final:
-            host["work on final images"] = depths.final_replicas * partial
+            device["work on final images"] = (1 + views) * pipelines * _WORKING_COPIES * partial
+        elif not one_step and not by_views and serves_final:
+            host["work on final images"] = (1 + views) * depths.final_replicas * partial
         if self.configuration.pin_memory and finishing is host:
             host["final images in pinned memory"] = (_TAKEN_GROUPS + 1) * final
         if finishing is device and self.apart:
-            device["partial images for the final part"] = depths.look_ahead * partial
+            device["partial images for the final part"] = (1 + views) * depths.look_ahead * partial
         if entering is device:
             # One group is laid out; CuPy's temporary arrays are those of a put and of laying out, both there and ahead.
-            device["partial images laid out"] = partial + 4 * min(KERNEL_BYTES, partial)
+            device["partial images laid out"] = (1 + views) * partial + 4 * min(KERNEL_BYTES, partial)
         elif finishing is device:
             host["partial images for the final part"] = depths.look_ahead * partial
         return {HOST: host, BESIDE_STORE: host - Counter({STORE: host[STORE]}), DEVICE: device}

@@ -50,8 +50,9 @@ class OnAGpu(torch.Tensor):
 def test_on_a_gpu_bfloat16_is_made_where_a_batch_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The finish thread's own stream is none that the training loop waits for."""
     output = Output(8, dtype="bfloat16")
+    recipe = Recipe([], output, 0)
     thread = Finisher(
-        recipe=Recipe([], output, 0),
+        recipes=(recipe,),
         cache=None,  # type: ignore[arg-type]
         final_graph=None,
         in_flight=1,
@@ -60,9 +61,9 @@ def test_on_a_gpu_bfloat16_is_made_where_a_batch_is_taken(monkeypatch: pytest.Mo
         tally=Tally(),
     )
     images = torch.rand(2, 3, 8, 8)
-    finished = thread._tensor(images.as_subclass(OnAGpu))
+    finished = thread._tensor(images.as_subclass(OnAGpu), recipe)
     assert finished.dtype == torch.float32
-    tensors = BatchTensors(np.arange(2), with_indices=False, pin_memory=False, dtype=output.dtype)
+    tensors = BatchTensors(np.arange(2), with_indices=False, pin_memory=False, dtypes=(output.dtype,))
     served = Served(Position(0, 0), finished.as_subclass(torch.Tensor), np.arange(2), 0, 0, 0)
     assert torch.equal(tensors.of(served, 0)[0], images.to(torch.bfloat16))
-    assert thread._tensor(images).dtype == torch.bfloat16
+    assert thread._tensor(images, recipe).dtype == torch.bfloat16

@@ -57,7 +57,7 @@ def account(
 ) -> Account:
     source = source or SimpleNamespace(image_shape=shape, name=lambda _: "nowhere", labels=np.zeros(NUM_SAMPLES))
     configuration: Any = SimpleNamespace(
-        recipe=recipe, source=source, kernels=kernels, pin_memory=pin_memory, serves=serves
+        recipe=recipe, source=source, kernels=kernels, pin_memory=pin_memory, serves=serves, views=()
     )
     return Account(configuration, ROWS, devices, apart, spec, Taken() if store is None else store.takes(SPEC))
 

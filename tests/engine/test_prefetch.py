@@ -150,6 +150,7 @@ def test_the_final_part_is_apart_where_partial_images_are_stored(split: int, sto
         devices=Devices("cpu", "gpu"),
         kernels="dali",
         serves="final",
+        views=(),
     )
     configuration.apart = partial(Configuration.apart, configuration)
     depths = Configuration.depths(configuration, Refurbish(64, batch_size=8, reuse_factor=2), Prefetch(num_threads=8))

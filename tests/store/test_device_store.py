@@ -23,7 +23,7 @@ from nvidia.dali.pipeline import pipeline_def
 from dalirefurb import Arrays, Loader, Prefetch, Recipe, Refurbish, rand_augment
 from dalirefurb.augment.stage import Device
 from dalirefurb.dali import Graph, Replica, Replicas
-from dalirefurb.engine import backend_factory, memory
+from dalirefurb.engine import backend_factory, build, memory
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Images
@@ -451,8 +451,8 @@ def test_a_loader_whose_final_part_is_on_the_gpu_is_put_together_and_serves_what
 
     expected = served(None, kernels="dali")
     views = []
-    view = BatchBuffer.images
-    monkeypatch.setattr(BatchBuffer, "images", lambda self, computed: views.append(1) or view(self, computed))
+    view = build.device_images
+    monkeypatch.setattr(build, "device_images", lambda memory, computed: views.append(1) or view(memory, computed))
     monkeypatch.setattr(backend_factory, "Replicas", OnTheHost)
     monkeypatch.setattr(backend_factory, "release_unused_memory", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

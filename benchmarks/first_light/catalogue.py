@@ -42,7 +42,9 @@ PROBES = (
     Probe(
         "import order", "machine:import_order", "say in docs/gpu.md which package must be imported first", "code", 200
     ),
-    Probe("kernels", "kernels:bits", "see dalirefurb/kernels/cuda: the first case that differs says which", limit_s=200),
+    Probe(
+        "kernels", "kernels:bits", "see dalirefurb/kernels/cuda: the first case that differs says which", limit_s=200
+    ),
     Probe("copy rates", "copies:rates", "the machine's bus is slower than its generation; compare with others", "code"),
     Probe("store", "copies:store", "tests/engine/test_gpu.py has a test for each promise of the store"),
     Probe("store in pinned memory", "copies:pinned_store", "tests/engine/test_gpu.py has a test for each promise"),

@@ -59,7 +59,10 @@ class CudaDevice:
 
     def _stream(self) -> AbstractContextManager[Any]:
         stream = self.memory.stream
-        return nullcontext() if stream is None else torch.cuda.stream(torch.cuda.ExternalStream(stream, device=self.memory.device_id))
+        if stream is None:
+            return nullcontext()
+        own = torch.cuda.ExternalStream(stream, self.memory.device_id)  # type: ignore[no-untyped-call]
+        return torch.cuda.stream(own)
 
 
 class _Group(NamedTuple):

@@ -15,7 +15,7 @@ from dalirefurb.augment.stage import Sizes
 from dalirefurb.dali import Feed, GraphError
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Places, decoded_rows
-from dalirefurb.kernels.buffers import ALIGNMENT, Levels, whole_lines
+from dalirefurb.kernels.buffers import Levels, whole_lines
 from dalirefurb.kernels.kernel import compile_kernel, compile_own, kernel_named
 from dalirefurb.kernels.lower import KernelOp
 from dalirefurb.kernels.normalize import LANES, compile_output, output_of

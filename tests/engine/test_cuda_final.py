@@ -227,9 +227,7 @@ def test_kernels_are_chosen_for_a_final_part_on_a_gpu_whose_stages_have_some() -
         (rand_augment(32), Devices(), r"is for a final part on a GPU, got final_device='cpu'"),
         (rand_augment(32).at(0), Devices("gpu", "gpu"), r"split 0 caches encoded ones"),
         (
-            Recipe(
-                [*rand_augment(32).stages, Custom(lambda images: images, "own")], rand_augment(32).output, 2
-            ),
+            Recipe([*rand_augment(32).stages, Custom(lambda images: images, "own")], rand_augment(32).output, 2),
             CPU_GPU,
             r"needs stages that have kernels for a GPU",
         ),

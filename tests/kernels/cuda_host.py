@@ -122,7 +122,7 @@ class Beside:
         pinned: Sequence[Picture] = (),
         final: Mapping[str, Any] | None = None,
     ) -> tuple[Work, NDArray[Any], list[Picture]]:
-        """Lay a batch out: pictures that are computed, with what was drawn for them; partial images; what is for all."""
+        """Lay a batch out: pictures to compute, what was drawn for them, partial images, what was drawn for all."""
         count, output, partials = len(pictures) + len(pinned), self._output, list[Picture]()
 
         def reserve(sizes: NDArray[np.int64]) -> Images:

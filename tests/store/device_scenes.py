@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.augment import HorizontalFlip, Output
+from dalirefurb.augment import HorizontalFlip
+from dalirefurb.augment.output import Output
 from dalirefurb.engine.backends import FinalGraph
 from dalirefurb.engine.cache_plan import PinnedRows
 from dalirefurb.engine.cuda_final import CudaFinal

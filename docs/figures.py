@@ -97,7 +97,8 @@ def _spread(claim: Mapping[str, Any]) -> tuple[str, str]:
     figure = claim["figure"]
     if "mean" in figure:
         return number(figure["mean"]), f"± {number(figure['half_width'])} (mean, 95 %)"
-    return number(figure["median"]), f"{number(figure['lower'])} to {number(figure['upper'])}"
+    of_one = figure["lower"] is None  # Of fewer figures than have quartiles.
+    return number(figure["median"]), "" if of_one else f"{number(figure['lower'])} to {number(figure['upper'])}"
 
 
 def _promise(claim: Mapping[str, Any]) -> str:

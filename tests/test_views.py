@@ -159,7 +159,9 @@ def test_indices_come_behind_the_views(folder: ImageFolder) -> None:
 
 def test_a_stage_without_a_kernel_in_any_view_leaves_all_to_dali(folder: ImageFolder) -> None:
     pytest.importorskip("numba")
-    own = Recipe([*RECIPE.view(2).stages, Custom(lambda images: fn.brightness(images, brightness=0.5), "own")], RECIPE.output, 1)
+    own = Recipe(
+        [*RECIPE.view(2).stages, Custom(lambda images: fn.brightness(images, brightness=0.5), "own")], RECIPE.output, 1
+    )
     expected = each_alone(folder, [RECIPE, own], REFURBISH, kernels="dali")
     with Loader(folder, RECIPE, REFURBISH, MemoryStore(), views=[own]) as loader:
         assert "kernels: dali" in repr(loader)

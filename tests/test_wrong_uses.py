@@ -433,7 +433,7 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
         lambda _: load(bad_samples="replace"),
         "bad_samples must be a BadSamplePolicy, got a str: pass BadSamplePolicy('repl",
     ),
-    (lambda _: load(kernels="cuda"), "kernels must be one of ('numba', 'dali') or None, got 'cuda'"),
+    (lambda _: load(kernels="torch"), "kernels must be one of ('numba', 'cuda', 'dali') or None, got 'torch'"),
     (
         lambda _: load(rank=3),
         "rank must be (rank, world_size), got 3: pass this process's number and how many there are",

@@ -172,7 +172,8 @@ def simclr(
 ) -> Recipe:
     """Make the recipe of SimCLR (Chen et al., ICML 2020, appendix A): crop, flip, colour jitter, grey, blur.
 
-    It is one view of a sample. For two, `recipe = simclr().at(1)` and `Loader(..., views=[recipe.view(2)])`. The paper does not normalise. Nothing is mixed.
+    It is one view of a sample. For two, `recipe = simclr().at(1)` and `Loader(..., views=[recipe.view(2)])`. The paper
+    does not normalise. Nothing is mixed.
 
     The stages are named decode, random_resized_crop, flip, random_color_jitter, random_grayscale, random_gaussian_blur.
     """

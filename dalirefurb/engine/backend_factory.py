@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -105,7 +106,7 @@ def done_by(kernels: Kernels, recipe: Recipe, devices: Devices) -> int | None:
 
 
 def _installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None
+    return package in sys.modules or importlib.util.find_spec(package) is not None
 
 
 def _cuda_refusal(recipe: Recipe, devices: Devices) -> str | None:

@@ -47,8 +47,9 @@ class Served:
 
     Attributes:
         position: Position of the batch in the stream of batches.
-        images: Final images, of views a tuple of such, of shape (B, 3, H, W), on the final part's device, of the output's dtype; float32 for
-            bfloat16 by DALI on a GPU. Where somebody else's graph does the final part, what that is fed.
+        images: Final images of shape (B, 3, H, W), on the final part's device, of the output's dtype; float32 for
+            bfloat16 by DALI on a GPU. Of views a tuple of such; where somebody else's graph does the final part, what
+            that is fed.
         indices: Indices of the samples that are shown, in serving order, int64 of shape (B,); where another sample
             replaces a bad one, the index of that other sample.
         misses: Number of rows whose partial image was computed for them.

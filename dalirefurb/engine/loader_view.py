@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-import torch
-
 from dalirefurb.calls import Explained
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError, LoaderError

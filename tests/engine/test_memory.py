@@ -225,7 +225,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def load(arrays: Arrays, store: Store | None, recipe: Recipe = RECIPE, **options: Any) -> None:
-    with Loader(arrays, recipe, PLANNER, store, final_device="gpu", **options):
+    with Loader(arrays, recipe, PLANNER, store, final_device="gpu", kernels="dali", **options):
         pass
 
 

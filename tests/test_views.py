@@ -34,6 +34,8 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.store import DeviceStore, Store
 from tests.pictures import write_folder
 
+pytestmark = pytest.mark.usefixtures("traced_once")
+
 COUNT, BATCH = 17, 5
 REFURBISH = Refurbish(COUNT, batch_size=BATCH, reuse_factor=2, seed=3)
 RECIPE = simclr(32).at(1)
@@ -90,13 +92,24 @@ def each_alone(
     return [(*(images for images, _ in batches), batches[0][1]) for batches in zip(*alone, strict=True)]
 
 
-@pytest.mark.parametrize("kernels", ["numba", "dali"])
-@pytest.mark.parametrize("store", [MemoryStore, NONE, DEVICE], ids=["memory", "none", "device"])
+@pytest.mark.parametrize(
+    ("store", "kernels"),
+    [
+        pytest.param(MemoryStore, "numba", id="memory, numba"),
+        pytest.param(MemoryStore, "dali", id="memory, dali"),
+        pytest.param(NONE, "numba", id="none, numba"),
+        pytest.param(NONE, "dali", id="none, dali", marks=pytest.mark.weekly),
+        pytest.param(DEVICE, "numba", id="device, numba"),
+        pytest.param(DEVICE, "dali", id="device, dali"),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:Refurbish reuses partial images, but there is no store")
 def test_each_view_is_what_a_loader_of_its_recipe_serves(folder: ImageFolder, kernels: Any, store: Any) -> None:
     if kernels == "numba":
         pytest.importorskip("numba")
-    recipe, views = (RECIPE, VIEWS) if store is not DEVICE else (CROPPED, [CROPPED_TWICE])
+    recipe, views = (RECIPE, VIEWS) if kernels == "numba" else (simple(32).at(1), [LOCAL, GREY])
+    if store is DEVICE:
+        recipe, views = CROPPED, [CROPPED_TWICE]
     expected = each_alone(folder, [recipe, *views], REFURBISH, kernels=kernels)
     with Loader(folder, recipe, REFURBISH, store(), views=views, kernels=kernels) as loader:
         assert f"further views: {len(views)}" in repr(loader)
@@ -159,15 +172,15 @@ def test_indices_come_behind_the_views(folder: ImageFolder) -> None:
 
 def test_a_stage_without_a_kernel_in_any_view_leaves_all_to_dali(folder: ImageFolder) -> None:
     pytest.importorskip("numba")
-    own = Recipe(
-        [*RECIPE.view(2).stages, Custom(lambda images: fn.brightness(images, brightness=0.5), "own")], RECIPE.output, 1
-    )
-    expected = each_alone(folder, [RECIPE, own], REFURBISH, kernels="dali")
-    with Loader(folder, RECIPE, REFURBISH, MemoryStore(), views=[own]) as loader:
+    recipe = simple(32).at(1)
+    darker = Custom(lambda images: fn.brightness(images, brightness=0.5), "own")
+    own = Recipe([*recipe.view(2).stages, darker], recipe.output, 1)
+    expected = each_alone(folder, [recipe, own], REFURBISH, kernels="dali")
+    with Loader(folder, recipe, REFURBISH, MemoryStore(), views=[own]) as loader:
         assert "kernels: dali" in repr(loader)
         same(served(loader), expected)
     with pytest.raises(ConfigurationError, match=r"kernels='numba' needs kernels for all stages where there are views"):
-        Loader(folder, RECIPE, REFURBISH, MemoryStore(), views=[own], kernels="numba")
+        Loader(folder, recipe, REFURBISH, MemoryStore(), views=[own], kernels="numba")
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.refurbish import EvictShuffler, Frozen, ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import BatchShuffler, PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
+from dalirefurb.testing.plans import FIELDS
 from tests.in_turn import EACH_CHANGE
 
-FIELDS = ("indices", "version", "serving", "miss", "keep", "evict")
 ECHOING_FACTORS = (1, 1.07, 1.5, 2, 2.3, 3, 4.75)
 PERCENTS = (0, 0.01, 0.1, 0.28, 0.5, 0.75, 1)
 
@@ -108,22 +108,8 @@ def autoassists(draw):
     return AutoAssist(inner, lag=draw(st.integers(1, 3)))
 
 
-def listed(plan, *without):
-    return {name: getattr(plan, name).tolist() for name in FIELDS if name not in without}
-
-
-def owned(planner, shard):
-    """The samples of one shard, in their fixed order."""
-    return planner.members(shard, np.arange(planner.shard_samples[shard]))
-
-
 def joined(planner, epoch, name):
     return np.concatenate([getattr(plan, name) for plan in planner.epoch(epoch)])
-
-
-def pairs(plan, name="version"):
-    """Index and version, or serving, of every row of a batch."""
-    return list(zip(plan.indices.tolist(), getattr(plan, name).tolist(), strict=True))
 
 
 def digest(planner, epochs):
@@ -133,26 +119,3 @@ def digest(planner, epochs):
             for name in FIELDS:
                 values.update(getattr(plan, name).tobytes())
     return values.hexdigest()
-
-
-class Replay:
-    """What is stored, as a plan says: frees, then stores, after each batch.
-
-    Attributes:
-        stored: The version of each sample that is stored.
-        peak: The most samples that ever were.
-    """
-
-    def __init__(self):
-        self.stored = {}
-        self.peak = 0
-
-    def carry_out(self, plan):
-        computed = {*plan.indices[plan.miss].tolist()}
-        for index in plan.evict.tolist():
-            assert index in self.stored or index in computed, "only what is stored, or was computed here, is evicted"
-            self.stored.pop(index, None)
-        for (index, version), keep in zip(pairs(plan), plan.keep.tolist(), strict=True):
-            if keep:
-                assert self.stored.setdefault(index, version) == version, "a slot is not freed before it is filled"
-        self.peak = max(self.peak, len(self.stored))

@@ -96,8 +96,8 @@ def test_paths_and_names_of_a_page_are_there(page: Path) -> None:
         ("`test_nothing.py`", ["test_nothing.py"]),
         ("`shop/NAME.py`", ["shop/NAME.py"]),
         ("`_RECIPES_OF_ALL`", ["_RECIPES_OF_ALL: {'_RECIPES_OF_ALL'}"]),
-        ("`KINDS` in `tests/store/test_store.py`", []),
-        ("`KINDS` and `TECHNIQUES`\nin `tests/store/test_store.py`", ["TECHNIQUES in test_store.py"]),
+        ("`OurStore` in `tests/store/test_store.py`", []),
+        ("`OurStore` and `TECHNIQUES`\nin `tests/store/test_store.py`", ["TECHNIQUES in test_store.py"]),
         ("`KINDS` in `tests/planners.py`", ["KINDS in planners.py"]),
     ],
 )

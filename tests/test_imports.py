@@ -36,6 +36,8 @@ MAY_IMPORT = {
     "reading": SAMPLES | GROUND | {"dali", "system", "PIL", "numpy", "xxhash"},
     "keep": {"checks", "dali", "errors", "image_batch", "reading", "source", "store", "system", "numpy", "xxhash"},
     "kernels": GROUND | {"augment", "dali", "system", "cupy", "llvmlite", "numba", "nvidia", "numpy"},
+    "testing": GROUND - {"rng"}
+    | {"augment", "hypothesis", "kernels", "numpy", "nvidia", "planning", "pytest", "store"},
     "engine": SAMPLES | GROUND - {"rng"} | {"dali", "system", "kernels", "reading", "numpy", "torch"},
     "doctor": {"errors", "kernels", "reading", "source", "store", "system", "numpy"},
     "dali_iterator": {"checks", "dali", "engine", "errors", "nvidia", "numpy", "torch"},
@@ -197,7 +199,7 @@ def loaded_after(statement):
     program = f"import sys\n{statement}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
     *printed, modules = done.stdout.splitlines()
-    return {"torch", "nvidia.dali", "cupy", "numba"} & set(modules.split()), printed
+    return {"torch", "nvidia.dali", "cupy", "numba", "pytest", "hypothesis"} & set(modules.split()), printed
 
 
 def test_importing_the_package_loads_neither_torch_nor_dali_and_lists_the_public_names():

@@ -20,7 +20,7 @@ from tests.pictures import write_folder
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted(DOCS.rglob("*.ipynb"))]
-PUBLIC = ("", "augment", "augment.published", "errors", "planning", "source", "store", "tuning")
+PUBLIC = ("", "augment", "augment.published", "errors", "planning", "source", "store", "testing", "tuning")
 TRAINERS = ("accelerate", "fabric", "lightning", "timm", "transformers")
 NOT_FOR_USERS = {"how_to_install", "shortened", "Image"}
 

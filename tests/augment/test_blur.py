@@ -12,8 +12,9 @@ from scipy.stats import kstest
 
 from dalirefurb.augment import GaussianBlur
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.testing.stage import stage_pipeline
 from tests.augment.test_operations import PICTURES, Picture
-from tests.stages import MAKERS, Maker, drawn_for_size, made, repeated, stage_pipeline
+from tests.stages import MAKERS, Maker, drawn_for_size, made, repeated
 
 UNLIKELY = 1e-4
 

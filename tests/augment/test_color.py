@@ -16,8 +16,9 @@ from dalirefurb import Output, Recipe
 from dalirefurb.augment import ColorJitter, HorizontalFlip, RandomGrayscale
 from dalirefurb.augment.stages.color import JITTERS
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.testing.stage import stage_pipeline
 from tests.augment.test_operations import PICTURES, Picture
-from tests.stages import MAKERS, Maker, drawn, drawn_for_size, made, repeated, stage_pipeline
+from tests.stages import MAKERS, Maker, drawn, drawn_for_size, made, repeated
 
 UNLIKELY = 1e-4
 FACTORS = (0.0, 0.1, 0.2, 0.5, 0.8, 1.0, 1.1, 1.4, 1.8, 2.0)

@@ -16,8 +16,9 @@ from dalirefurb import Output, Recipe
 from dalirefurb.augment import Cutout, HorizontalFlip, RandomErasing, Stage
 from dalirefurb.augment.stages.noise import LONGEST_SIDE, Noise, byte_sums
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.testing.stage import stage_pipeline
 from tests.augment.test_operations import PICTURES, Picture
-from tests.stages import MAKERS, Maker, drawn, drawn_for_size, made, stage_pipeline
+from tests.stages import MAKERS, Maker, drawn, drawn_for_size, made
 
 UNLIKELY = 1e-4
 LONG = np.random.default_rng(3).integers(0, 256, (1200, 1300, 3), np.uint8)
@@ -98,17 +99,6 @@ def test_windows_lie_within_their_images(stage: Stage) -> None:
     assert (window >= 0).all()
     assert (window[..., 0] + window[..., 2] <= sizes[0][:, None]).all()
     assert (window[..., 1] + window[..., 3] <= sizes[1][:, None]).all()
-
-
-@of_each
-def test_a_row_depends_on_its_own_numbers_only(stage: Stage) -> None:
-    heights, widths = np.array([375, 1, 50, 300]), np.array([500, 10, 10, 20])
-    uniforms = np.random.default_rng(2).random((4, stage.num_uniforms))
-    together = stage.draw(uniforms, heights, widths)
-    for row in range(4):
-        alone = stage.draw(uniforms[row : row + 1], heights[row : row + 1], widths[row : row + 1])
-        assert all(np.array_equal(alone[name][0], together[name][row]) for name in stage.parameters)
-        assert all(values.flags.c_contiguous for values in alone.values())
 
 
 @of_each

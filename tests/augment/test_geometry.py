@@ -99,16 +99,6 @@ def test_a_window_always_lies_inside_its_image_and_is_never_empty(height, width,
     assert (arrays["start"] + arrays["shape"] <= (height, width)).all()
 
 
-def test_a_window_depends_on_its_own_row_only():
-    stage = RandomResizedCrop(224)
-    heights, widths = np.array([375, 1, 5000, 300]), np.array([500, 1000, 10, 20])
-    uniforms = rng.uniforms(0, "crop", np.arange(4), np.zeros(4, np.int64), stage.num_uniforms)
-    together = stage.draw(uniforms, heights, widths)
-    for row in range(4):
-        alone = stage.draw(uniforms[row : row + 1], heights[row : row + 1], widths[row : row + 1])
-        assert all(np.array_equal(alone[name][0], together[name][row]) for name in together)
-
-
 def test_the_area_is_uniform_and_the_ratio_uniform_in_its_logarithm():
     stage = RandomResizedCrop(224, scale=(0.1, 0.5))
     _, arrays = drawn(stage, height=3000, width=3000)

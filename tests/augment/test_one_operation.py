@@ -20,8 +20,9 @@ from dalirefurb.augment import (
     Stage,
 )
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.testing.stage import stage_pipeline
 from tests.augment.test_operations import PHOTOS, PICTURES, Picture
-from tests.stages import MAKERS, Maker, made, stage_pipeline
+from tests.stages import MAKERS, Maker, made
 
 STAGES = (AdjustSharpness(2.0), AutoContrast(), Equalize(), Invert(), Posterize(3), Solarize(), SolarizeAdd(40))
 EVERY_LEVEL = np.arange(768).reshape(16, 16, 3).astype(np.uint8)

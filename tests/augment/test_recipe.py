@@ -7,40 +7,15 @@ import pytest
 from nvidia.dali import fn, types
 
 from dalirefurb import BadSamplePolicy, ImageFolder, Prefetch, evaluate, rng
-from dalirefurb.augment import (
-    AdjustSharpness,
-    AutoContrast,
-    ColorJitter,
-    Cutout,
-    Equalize,
-    GaussianBlur,
-    Invert,
-    Posterize,
-    RandomApply,
-    RandomErasing,
-    RandomGrayscale,
-    Solarize,
-    SolarizeAdd,
-)
+from dalirefurb.augment import Cutout, Invert, RandomApply, RandomErasing, RandomGrayscale
 from dalirefurb.augment.output import Output
-from dalirefurb.augment.policies.aug_mix import AugMix
-from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
-from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
-from dalirefurb.augment.policies.timm_layers import (
-    TimmPolicyFirst,
-    TimmPolicySecond,
-    TimmRandAugmentLayer,
-    TimmWeightedFirst,
-    TimmWeightedLayers,
-    TimmWeightedSecond,
-)
-from dalirefurb.augment.policies.timm_operations import MagnitudeNoise
+from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import draw
-from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
+from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.stages.custom import Custom
 from dalirefurb.augment.stages.decode import Decode
-from dalirefurb.augment.stages.geometry import RandomAffine, RandomPerspective, RandomRotation
+from dalirefurb.augment.stages.geometry import RandomPerspective
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
 from dalirefurb.dali import Graph
 from dalirefurb.errors import ConfigurationError, LoaderError
@@ -290,34 +265,6 @@ def test_stages_are_drawn_with_the_sizes_that_enter_them():
     assert out_heights.tolist() == out_widths.tolist() == [32, 32]
 
 
-@pytest.mark.parametrize(
-    "stage",
-    [
-        RandomResizedCrop(32),
-        Resize(32),
-        RandomCrop(32, margin=4),
-        RandomCrop(32, margin=8, padding=2),
-        RandomCrop(32),
-        HorizontalFlip(),
-        VerticalFlip(),
-        RandomResizedCrop(32, interpolation="random"),
-        Resize(32, "random"),
-        RandomRotation(30),
-        RandomAffine(30, (0.1, 0.1), (0.5, 2), 10),
-        RandomPerspective(),
-    ],
-    ids=lambda stage: stage.name,
-)
-def test_a_stage_draws_what_its_parameters_declare(stage):
-    uniforms = np.random.default_rng(0).random((7, stage.num_uniforms))
-    arrays = stage.draw(uniforms, np.full(7, 36), np.full(7, 36))
-    assert arrays.keys() == stage.parameters.keys()
-    for name, parameter in stage.parameters.items():
-        assert arrays[name].dtype == parameter.dtype
-        assert arrays[name].shape == (7, *parameter.shape)
-        assert arrays[name].flags.c_contiguous
-
-
 # A user's own stages
 
 
@@ -468,127 +415,11 @@ def test_a_custom_stages_size_is_what_later_stages_draw_for():
 
 # Fingerprints
 
-TIMM = {"name": "layer", "interpolation": "nearest", "fill": 0, "noise": MagnitudeNoise(0.5, 10, False)}
-WEIGHTED = {"operations": "3aw", "magnitude": 9, "probability": 1}
-CHANGES = {
-    Decode(): {"name": "read"},
-    RandomResizedCrop(32): {
-        "size": 33,
-        "scale": (0.1, 1.0),
-        "ratio": (0.5, 2.0),
-        "interpolation": "nearest",
-        "name": "crop",
-    },
-    CenterCrop(32): {"size": 33, "name": "crop"},
-    Resize(32): {"size": 33, "interpolation": "nearest", "name": "smaller"},
-    RandomCrop(32, margin=8): {"size": 33, "margin": 9, "padding": 4, "name": "crop", "padding_mode": "reflect"},
-    HorizontalFlip(): {"probability": 0.4, "name": "mirror"},
-    VerticalFlip(): {"probability": 0.4, "name": "mirror"},
-    RandomRotation(30): {"degrees": 20, "interpolation": "bilinear", "fill": 128, "name": "rotation"},
-    RandomAffine(30): {
-        "degrees": 20,
-        "translate": (0.1, 0.2),
-        "scale": (0.5, 2.0),
-        "shear": 10,
-        "interpolation": "bilinear",
-        "fill": (1, 2, 3),
-        "name": "affine",
-    },
-    RandomPerspective(): {
-        "distortion_scale": 0.4,
-        "probability": 0.4,
-        "interpolation": "nearest",
-        "fill": 128,
-        "name": "perspective",
-    },
-    RandAugmentLayer(): {
-        "name": "layer",
-        "interpolation": "bilinear",
-        "fill": 128,
-        "magnitude": 8,
-        "num_magnitude_bins": 11,
-    },
-    TrivialAugmentLayer(): {
-        "name": "layer",
-        "interpolation": "bilinear",
-        "fill": (1, 2, 3),
-        "num_magnitude_bins": 11,
-    },
-    AutoAugmentFirst(): {"name": "layer", "interpolation": "bilinear", "fill": 128, "policy": "cifar10"},
-    AutoAugmentSecond(): {
-        "name": "layer",
-        "interpolation": "bilinear",
-        "fill": 128,
-        "policy": "cifar10",
-        "first": "other",
-    },
-    ColorJitter(): {
-        "brightness": (0.5, 1.0),
-        "contrast": (0.5, 1.0),
-        "saturation": (0.5, 1.0),
-        "hue": (0.0, 0.1),
-        "name": "jitter",
-    },
-    RandomGrayscale(): {"probability": 0.2, "name": "grey"},
-    GaussianBlur(3): {"kernel_size": 5, "sigma": (0.1, 1.0), "name": "blur"},
-    Solarize(): {"threshold": 100, "name": "invert_bright"},
-    SolarizeAdd(40): {"addition": 41, "threshold": 100, "name": "add"},
-    Posterize(4): {"bits": 3, "name": "coarse"},
-    Invert(): {"name": "negative"},
-    Equalize(): {"name": "equal"},
-    AutoContrast(): {"name": "stretch"},
-    AdjustSharpness(2.0): {"factor": 1.5, "name": "sharpen"},
-    RandomErasing(): {
-        "probability": 0.4,
-        "scale": (0.02, 0.4),
-        "ratio": (0.3, 3.0),
-        "value": "pixel",
-        "count": 2,
-        "mean": (0.5, 0.5, 0.5),
-        "std": (0.2, 0.2, 0.2),
-        "name": "erasing",
-    },
-    Cutout(16): {"size": (16, 8), "probability": 0.5, "fill": (1, 2, 3), "holes": 2, "name": "holes"},
-    TimmRandAugmentLayer(): {
-        "name": "layer",
-        "interpolation": "nearest",
-        "fill": 0,
-        "operations": "increasing",
-        "magnitude": 9,
-        "noise": MagnitudeNoise(0.5),
-        "probability": 1,
-    },
-    TimmPolicyFirst(): {**TIMM, "policy": "v0"},
-    TimmPolicySecond(): {**TIMM, "policy": "v0", "first": "other"},
-    TimmWeightedFirst(): {**TIMM, **WEIGHTED},
-    TimmWeightedSecond(): {**TIMM, **WEIGHTED, "first": "other"},
-    TimmWeightedLayers(): {**TIMM, **WEIGHTED, "layers": 4},
-    AugMix(): {
-        "name": "mix",
-        "interpolation": "nearest",
-        "fill": 128,
-        "severity": 4,
-        "mixture_width": 2,
-        "chain_depth": 3,
-        "alpha": 2,
-        "noise": MagnitudeNoise(0.5),
-    },
-    Custom(invert, "invert"): {"name": "negative", "revision": 2, "size": (32, 32)},
-    Output(32): {
-        "size": 33,
-        "dtype": "float16",
-        "mean": (0.5, 0.5, 0.5),
-        "std": (1.0, 1.0, 1.0),
-        "channels": 1,
-    },
-}
 
-
-@pytest.mark.parametrize("described", CHANGES, ids=lambda described: type(described).__name__)
-def test_a_fingerprint_differs_when_any_field_does(described):
-    changes = CHANGES[described]
-    assert changes.keys() == {field.name for field in fields(described)} - {"function", "channels_last"}
-    variants = [described, *(replace(described, **{name: value}) for name, value in changes.items())]
+def test_an_outputs_fingerprint_differs_when_any_field_does():
+    changes = {"size": 33, "dtype": "float16", "mean": (0.5, 0.5, 0.5), "std": (1.0, 1.0, 1.0), "channels": 1}
+    assert changes.keys() == {field.name for field in fields(Output)} - {"channels_last"}
+    variants = [Output(32), *(replace(Output(32), **{name: value}) for name, value in changes.items())]
     assert len({json.dumps(variant.fingerprint()) for variant in variants}) == len(variants)
 
 
@@ -607,13 +438,6 @@ def test_a_fingerprint_differs_when_any_field_does(described):
 def test_a_number_written_as_an_int_is_the_same_configuration(make):
     """A store's file is told by the text of its fingerprint."""
     assert json.dumps(make(1).fingerprint()) == json.dumps(make(1.0).fingerprint())
-
-
-def test_a_fingerprint_differs_when_a_stages_version_does(monkeypatch):
-    for stage in (described for described in CHANGES if not isinstance(described, Output)):
-        before = stage.fingerprint()
-        monkeypatch.setattr(type(stage), "code_version", 99)
-        assert stage.fingerprint() != before
 
 
 def test_stages_of_different_kinds_with_equal_fields_have_different_fingerprints():
@@ -636,7 +460,7 @@ def test_a_recipes_fingerprint_covers_stages_their_order_split_and_output():
 
 
 def test_a_recipes_fingerprint_survives_being_saved_and_loaded():
-    stages = [described for described in CHANGES if isinstance(described, RandomResizedCrop | Custom)]
+    stages = [RandomResizedCrop(32), Custom(invert, "invert")]
     fingerprint = Recipe([*stages, Custom(halve, "halve", size=(16, 16))], Output(16), 1).fingerprint()
     assert json.loads(json.dumps(fingerprint)) == fingerprint
 

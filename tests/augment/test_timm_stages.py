@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from dalirefurb import Output, Recipe
-from dalirefurb.augment.policies.aug_mix import AugMix
 from dalirefurb.augment.policies.timm_layers import (
     TimmPolicyFirst,
     TimmPolicySecond,
@@ -87,15 +86,3 @@ def test_the_outcomes_are_what_is_drawn_each_sign_of_an_operation_apart(operatio
     assert len(seen) == len(layer.outcomes)
     assert np.sort(seen / count) == pytest.approx(np.sort(layer.outcomes), abs=0.006)
     assert layer.outcomes.sum() == pytest.approx(1)
-
-
-@pytest.mark.parametrize("stage", [AugMix(chain_depth=2), TimmWeightedLayers(layers=3)], ids=["chains", "layers"])
-def test_all_operations_of_an_image_are_for_its_own_size(stage: AugMix | TimmWeightedLayers) -> None:
-    """Translations are shares of the sides: what is drawn for an image among others is drawn for it alone."""
-    rng = np.random.default_rng(0)
-    drawn, heights, widths = rng.random((200, stage.num_uniforms)), *rng.integers(8, 500, (2, 200))
-    together = stage.draw(drawn, heights, widths)
-    for row in range(0, 200, 7):
-        only = slice(row, row + 1)
-        alone = stage.draw(drawn[only], heights[only], widths[only])
-        assert all(np.array_equal(alone[name], together[name][only]) for name in together)

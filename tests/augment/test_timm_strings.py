@@ -311,20 +311,6 @@ def test_outcomes_are_probabilities(config: str) -> None:
         assert stage.joint_outcomes.sum(axis=0) == pytest.approx(stage.outcomes)
 
 
-def test_nothing_is_drawn_otherwise_because_of_what_is_drawn_beside_it() -> None:
-    (stage,) = timm_auto_augment("rand-m9-n1-mstd0.5-inc1")
-    numbers = uniforms(0, stage.name, np.arange(50), np.zeros(50, np.int64), stage.num_uniforms)
-    heights, widths = np.arange(10, 60), np.arange(60, 110)
-    together = stage.draw(numbers, heights, widths)
-    for row in range(50):
-        alone = stage.draw(numbers[row : row + 1], heights[row : row + 1], widths[row : row + 1])
-        for name, values in together.items():
-            assert np.array_equal(alone[name][0], values[row]), name
-    parameters = {name: (str(array.dtype), array.shape[1:]) for name, array in together.items()}
-    assert parameters == {name: (each.dtype, each.shape) for name, each in stage.parameters.items()}
-    assert together["matrix"].flags.c_contiguous
-
-
 def test_augmix_has_timms_defaults_and_keys() -> None:
     uniform = MagnitudeNoise(uniform=True)
     fill = {"fill": (124, 116, 104)}

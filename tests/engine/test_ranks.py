@@ -37,9 +37,9 @@ from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
 from dalirefurb.store.available import available_bytes
+from dalirefurb.testing.plans import owned
 from tests.loading import flat_loader
 from tests.pictures import write_folder
-from tests.planners import owned
 from tests.rank_worker import SHARDS, SIZE, planner_for
 
 pytestmark = [

@@ -17,8 +17,9 @@ from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.rng import uniforms
+from dalirefurb.testing.plans import FIELDS, listed, owned
 from tests.in_turn import in_turn
-from tests.planners import FEWER, FIELDS, joined, listed, owned
+from tests.planners import FEWER, joined
 
 EPOCHS = range(5)
 

@@ -17,7 +17,8 @@ from dalirefurb.planning.echo_stream import EchoStream
 from dalirefurb.planning.planner import RankPlanner
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.rng import sort_keys
-from tests.planners import FEWER, Replay, batch_echoes, digest, example_echoes, inner_planners, joined, listed
+from dalirefurb.testing.plans import Replay, listed
+from tests.planners import FEWER, batch_echoes, digest, example_echoes, inner_planners, joined
 
 EPOCHS = range(7)
 

@@ -4,8 +4,9 @@ from hypothesis import given
 
 from dalirefurb import ImageFolder, Loader, MemoryStore, Prefetch, Standard, evaluate
 from dalirefurb.planning import Frozen
+from dalirefurb.testing.plans import Replay, listed
 from tests.pictures import write_folder
-from tests.planners import Replay, frozen, joined, listed
+from tests.planners import frozen, joined
 
 EPOCHS = range(6)
 

@@ -13,7 +13,7 @@ from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.refurbish import Frozen, Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
-from tests.planners import listed, pairs
+from dalirefurb.testing.plans import listed, pairs
 
 LARGEST = 10**10
 

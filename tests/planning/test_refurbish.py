@@ -9,7 +9,8 @@ from hypothesis import example, given
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import EvictShuffler, ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import PlainShuffler
-from tests.planners import Replay, digest, joined, listed, owned, pairs, refurbishing
+from dalirefurb.testing.plans import Replay, listed, owned, pairs
+from tests.planners import digest, joined, refurbishing
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "refurbish.json"
 CHI_SQUARE_7 = 24.3  # 0.1 % of draws exceed it, 7 degrees of freedom

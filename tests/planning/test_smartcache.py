@@ -9,7 +9,8 @@ from hypothesis import example, given
 
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.smart_cache import SmartCache
-from tests.planners import PERCENTS, Replay, digest, joined, owned, smartcaches
+from dalirefurb.testing.plans import Replay, owned
+from tests.planners import PERCENTS, digest, joined, smartcaches
 
 WRAPPING = SmartCache(10, batch_size=4, num_cache_objects=8, replace_percent=0.5)  # 2 are not cached, half are 4
 WHOLE = SmartCache(10, batch_size=5, num_cache_objects=10, replace_percent=0.3)

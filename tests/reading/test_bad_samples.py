@@ -45,6 +45,7 @@ from dalirefurb.reading.quarantine import BadSample, Quarantine
 from dalirefurb.reading.reader import Reader
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source
+from dalirefurb.testing.plans import owned
 from tests.bad_files import (
     BAD,
     CONTENT_IS_BAD,
@@ -63,7 +64,6 @@ from tests.in_turn import in_turn
 from tests.loading import flat_loader
 from tests.lossy import Meddle
 from tests.pictures import write_folder
-from tests.planners import owned
 
 SIZE = 32
 EPOCHS = 3

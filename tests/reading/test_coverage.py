@@ -20,9 +20,10 @@ from dalirefurb.reading.coverage import Proposal, propose_coverage
 from dalirefurb.source import Source
 from dalirefurb.store import DiskStore
 from dalirefurb.store.memory_budget import amount
+from dalirefurb.testing.plans import Replay
 from tests.engine.test_bit_identity import assert_same, serve
 from tests.pictures import write_folder
-from tests.planners import Replay, joined, refurbishing
+from tests.planners import joined, refurbishing
 
 SIZE = 32
 SLOT_BYTES = SIZE * SIZE * 3

@@ -19,8 +19,9 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Frozen, Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.store import DiskStore, MemoryStore, StoreSpec, Tier, TieredStore
+from dalirefurb.testing.plans import pairs
 from tests.in_turn import in_turn
-from tests.planners import frozen, pairs, refurbishing, smartcaches
+from tests.planners import frozen, refurbishing, smartcaches
 
 ONCE = st.one_of(refurbishing(ablations=False), frozen(), smartcaches())
 """Planners that serve a version at most once an epoch."""

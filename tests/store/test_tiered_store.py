@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import rule
 from numpy.typing import NDArray
 
 from dalirefurb import Arrays, ImageFolder, Loader, Refurbish, simple
@@ -29,22 +28,14 @@ from dalirefurb.store import Contents, DiskStore, MemoryStore, Store, StoreSpec,
 from dalirefurb.store.base import NO_KEYS, Keys
 from dalirefurb.store.compressed import Compressed
 from dalirefurb.store.device.store import DeviceStore
+from dalirefurb.testing import StoreContract
+from dalirefurb.testing.plans import pairs
+from dalirefurb.testing.store_machine import SHAPE, SLOTS, held, image, ints
 from tests.engine.test_bit_identity import NUM_SAMPLES, RECIPES, assert_same, refurbish, serve
 from tests.engine.test_cache_client import image_of
 from tests.pictures import write_folder
-from tests.planners import FEWER, batch_echoes, example_echoes, frozen, pairs, refurbishing, smartcaches
-from tests.store.test_store import (
-    EXAMPLES,
-    SHAPE,
-    SLOTS,
-    Kind,
-    StoreMachine,
-    agree,
-    assert_overtaken_put_stores_nothing,
-    held,
-    image,
-    ints,
-)
+from tests.planners import FEWER, batch_echoes, example_echoes, frozen, refurbishing, smartcaches
+from tests.store.test_store import EXAMPLES, ROUNDS, OurMachine
 
 SLOT_BYTES = 60
 IMAGE = image_of(0, 0).shape
@@ -73,61 +64,29 @@ def tier_of(store: TieredStore, index: int) -> int | None:
     return found[0] if found else None
 
 
-class ForgettingMachine(StoreMachine):
-    """For stores that hold after closing and opening some of what they held before."""
-
-    @rule()
-    def close_and_open(self) -> None:
-        self.store.close()
-        assert len(self.store) == 0
-        self.kind.open(self.store)
-        self.images = {key: image for key, image in self.images.items() if held(self.store, *key)}
-        self.closed += self.leases
-        self.leases = []
-
-
 def of_memory_and_disk(folder: Path) -> TieredStore:
     return TieredStore.of(Tier(MemoryStore(), 2 * SLOT_BYTES), Tier(DiskStore(folder / "store"), 3 * SLOT_BYTES))
 
 
-MACHINES = {
-    "one memory": (StoreMachine, Kind(lambda folder: memories(5), SHAPE)),
-    "two memories": (StoreMachine, Kind(lambda folder: memories(2, 3), SHAPE)),
-    "three memories": (StoreMachine, Kind(lambda folder: memories(1, 1, 3), SHAPE)),
-    "device and memory": (
-        StoreMachine,
-        Kind(
-            lambda folder: TieredStore.of(
-                Tier(DeviceStore(device="cpu"), 3 * SLOT_BYTES), Tier(MemoryStore(), 2 * SLOT_BYTES)
-            ),
-            SHAPE,
-        ),
-    ),
-    "memory and disk": (ForgettingMachine, Kind(of_memory_and_disk, SHAPE)),
-}
+def of_device_and_memory(folder: Path) -> TieredStore:
+    return TieredStore.of(Tier(DeviceStore(device="cpu"), 3 * SLOT_BYTES), Tier(MemoryStore(), 2 * SLOT_BYTES))
 
 
-@pytest.mark.parametrize(("machine", "kind"), MACHINES.values(), ids=MACHINES.keys())
-def test_a_tiered_store_agrees_with_a_dict_while_leases_are_held(machine: type[StoreMachine], kind: Kind) -> None:
-    agree(machine, kind, examples=min(EXAMPLES, 25), steps=25)
+class TestOneMemory(StoreContract):
+    machine = OurMachine
+    examples = min(EXAMPLES, 25)
+    steps = 25
+    rounds = ROUNDS
 
+    def store(self, folder: Path) -> Store:
+        return memories(5)
 
-@pytest.mark.parametrize("kind", [kind for _, kind in MACHINES.values()], ids=MACHINES.keys())
-def test_what_is_put_while_a_store_is_closed_and_opened_again_is_not_in_it(kind: Kind, tmp_path: Path) -> None:
-    with kind.make(tmp_path) as store:
-        kind.open(store)
-        assert_overtaken_put_stores_nothing(kind, store)
-
-
-@pytest.mark.parametrize("kind", [kind for _, kind in MACHINES.values()], ids=MACHINES.keys())
-def test_a_call_that_closing_overtook_does_nothing_to_a_later_opening(kind: Kind, tmp_path: Path) -> None:
-    with kind.make(tmp_path) as store:
-        kind.open(store)
-        contents = store._opened()
-        store.close()
-        kind.open(store)
+    def test_a_call_that_closing_overtook_does_nothing_to_a_later_opening(self, opened: Store) -> None:
+        contents = opened._opened()
+        opened.close()
+        opened.open(self.spec())
         keys = np.arange(SLOTS), np.zeros(SLOTS, np.int64)
-        assert put(store, *range(SLOTS)) == [True] * SLOTS
+        assert put(opened, *range(SLOTS)) == [True] * SLOTS
         calls: list[Callable[[], object]] = [
             lambda: contents.retain(NO_KEYS),
             lambda: contents.evict(keys[0]),
@@ -136,9 +95,31 @@ def test_a_call_that_closing_overtook_does_nothing_to_a_later_opening(kind: Kind
         for call in calls:
             with suppress(StoreError):
                 call()
-        with store.get(*keys) as lease:
+        with opened.get(*keys) as lease:
             for index, sample in enumerate(lease.samples):
                 np.testing.assert_array_equal(sample, image(index))
+
+
+class TestTwoMemories(TestOneMemory):
+    def store(self, folder: Path) -> Store:
+        return memories(2, 3)
+
+
+class TestThreeMemories(TestOneMemory):
+    def store(self, folder: Path) -> Store:
+        return memories(1, 1, 3)
+
+
+class TestDeviceAndMemory(TestOneMemory):
+    def store(self, folder: Path) -> Store:
+        return of_device_and_memory(folder)
+
+
+class TestMemoryAndDisk(TestOneMemory):
+    keeps = "some"
+
+    def store(self, folder: Path) -> Store:
+        return of_memory_and_disk(folder)
 
 
 def test_a_sample_is_in_the_fastest_tier_that_had_room_and_stays_there() -> None:

@@ -179,7 +179,7 @@ class RandomErasing(PaintedWindows):
         rows, (least, most) = len(uniforms), self.counts
         counts = least + np.floor(uniforms[:, 1] * (most - least + 1))
         counts = np.where(uniforms[:, 0] < self.probability, counts, 0)[:, None]  # (n, 1)
-        of_window = uniforms[:, 2:].reshape(rows, self.windows, -1)
+        of_window = uniforms[:, 2:].reshape(rows, self.windows, 2 * self.ATTEMPTS + 3)
         attempts = of_window[..., :-3].reshape(rows, self.windows, self.ATTEMPTS, 2)
         heights, widths = heights[:, None, None], widths[:, None, None]
         low, high = self.scale

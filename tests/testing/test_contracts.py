@@ -1,0 +1,280 @@
+"""Do contracts find what breaks a promise, and say what must hold and what was seen?"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from dalirefurb import MemoryStore, Refurbish
+from dalirefurb.augment import Parameter, Stage
+from dalirefurb.planning import DerivedPlanner
+from dalirefurb.testing import PlannerContract, StageContract, StoreContract, StoreMachine
+
+# Stores
+
+
+class Boasting(MemoryStore):
+    """Says that it holds whatever is put."""
+
+    def put(self, indices: Any, versions: Any, samples: Any) -> Any:
+        return np.ones_like(super().put(indices, versions, samples))
+
+
+class Lent(MemoryStore):
+    """Lends what it was given, not a copy."""
+
+    def put(self, indices: Any, versions: Any, samples: Any) -> Any:
+        self.given = samples
+        return super().put(indices, versions, samples)
+
+    def get(self, indices: Any, versions: Any) -> Any:
+        lease = super().get(indices, versions)
+        lease._samples = self.given
+        return lease
+
+
+class Late(MemoryStore):
+    """Looks which opening it puts into when it has looked at the samples."""
+
+    def put(self, indices: Any, versions: Any, samples: Any) -> Any:
+        return super().put(indices, versions, list(samples))
+
+
+def contract_of(kind: type[MemoryStore]) -> StoreContract:
+    class Contract(StoreContract):
+        def store(self, folder: Path) -> MemoryStore:
+            return kind()
+
+    return Contract()
+
+
+@pytest.fixture
+def opened(request: pytest.FixtureRequest) -> Iterator[MemoryStore]:
+    with request.param() as store:
+        store.open(contract_of(request.param).spec())
+        yield store
+
+
+def test_a_store_that_holds_less_than_it_says_is_found() -> None:
+    machine = StoreMachine(lambda folder: Boasting(), contract_of(Boasting).spec(), "nothing")
+    machine.put([(index, 0) for index in range(5)], [1] * 5)
+    with pytest.raises(AssertionError, match="5 slots must hold no more, lent ones included"):
+        machine.put([(5, 0)], [1] * 5)
+    machine.teardown()
+
+
+@pytest.mark.parametrize("opened", [Lent], indirect=True)
+def test_a_store_that_copies_nothing_is_found(opened: MemoryStore) -> None:
+    with pytest.raises(AssertionError, match="put must copy samples, but lends what was given"):
+        contract_of(Lent).test_what_is_put_is_copied(opened)
+
+
+@pytest.mark.parametrize("opened", [Late], indirect=True)
+def test_a_store_that_puts_into_a_later_opening_is_found(opened: MemoryStore) -> None:
+    with pytest.raises(AssertionError, match="a call that began before closing must not be held after it"):
+        contract_of(Late).test_what_is_put_while_it_is_closed_and_opened_again_is_not_in_it(opened)
+
+
+# Planners
+
+
+@dataclass(frozen=True)
+class Altered(DerivedPlanner):
+    """Refurbishes, but for what a wrong one does otherwise."""
+
+    @property
+    def shard_slots(self) -> tuple[int, ...]:
+        return self.planner.shard_slots
+
+    def plan(self, epoch: int, batch: int) -> Any:
+        epoch, batch = self._check(epoch, batch)
+        return self.planner.plan(epoch, batch)
+
+
+@dataclass(frozen=True)
+class Pessimistic(Altered):
+    def plan(self, epoch: int, batch: int) -> Any:
+        plan = super().plan(epoch, batch)
+        return replace(plan, miss=np.ones_like(plan.miss)).read_only()
+
+
+@dataclass(frozen=True)
+class Writeable(Altered):
+    def plan(self, epoch: int, batch: int) -> Any:
+        plan = super().plan(epoch, batch)
+        return replace(plan, evict=plan.evict.copy())
+
+
+@dataclass(frozen=True)
+class Stingy(Altered):
+    @property
+    def shard_slots(self) -> tuple[int, ...]:
+        return tuple(slots // 2 for slots in self.planner.shard_slots)
+
+
+@dataclass(frozen=True)
+class Unchecked(Altered):
+    def plan(self, epoch: int, batch: int) -> Any:
+        return self.planner.plan(abs(int(epoch)), int(batch) % len(self))
+
+
+@dataclass(frozen=True)
+class Counting(Altered):
+    """Plans another epoch each time."""
+
+    def plan(self, epoch: int, batch: int) -> Any:
+        epoch, batch = self._check(epoch, batch)
+        vars(self)["asked"] = vars(self).get("asked", 0) + 1
+        return self.planner.plan(vars(self)["asked"], batch)
+
+
+@pytest.mark.parametrize(
+    ("kind", "test", "message"),
+    [
+        (Pessimistic, "a_version_is_a_miss_in_the_first_row_that_serves_it_and_in_no_other", "miss is True"),
+        (Writeable, "batches_have_the_shapes_types_and_limits_of_a_plan", "evict must be read-only"),
+        (
+            Stingy,
+            "carrying_plans_out_every_hit_is_at_hand_within_the_slots_and_nothing_is_stored_in_vain",
+            "slots of .* are taken",
+        ),
+        (Counting, "plans_are_the_same_asked_twice_or_out_of_order", "must be planned as before"),
+    ],
+)
+def test_a_planner_that_breaks_a_promise_is_found(kind: type[Altered], test: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        getattr(planner_contract_of(kind), f"test_{test}")()
+
+
+def test_a_planner_that_takes_any_number_is_found() -> None:
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        planner_contract_of(Unchecked).test_an_epoch_or_a_batch_that_there_is_not_is_refused(-1)
+
+
+def planner_contract_of(kind: type[Altered]) -> PlannerContract:
+    class Contract(PlannerContract):
+        examples = 5
+
+        def planners(self) -> Any:
+            inner = st.builds(Refurbish, st.integers(12, 20), batch_size=st.just(4), reuse_factor=st.just(2))
+            return st.builds(kind, inner)
+
+    return Contract()
+
+
+def test_what_keeps_promises_passes() -> None:
+    contract = planner_contract_of(Altered)
+    contract.test_carrying_plans_out_every_hit_is_at_hand_within_the_slots_and_nothing_is_stored_in_vain()
+    contract.test_plans_are_the_same_asked_twice_or_out_of_order()
+
+
+# Stages
+
+
+@dataclass(frozen=True)
+class Brighter(Stage):
+    """Adds a random number of levels."""
+
+    name: str = "brighter"
+    most: int = 20
+    num_uniforms: ClassVar[int] = 1
+    parameters: ClassVar = {"added": Parameter("float32")}
+
+    def draw(self, uniforms: Any, heights: Any, widths: Any) -> Any:
+        return {"added": (self.most * uniforms[:, 0]).astype(np.float32)}
+
+    def apply(self, images: Any, parameters: Any) -> Any:
+        from nvidia.dali import fn
+
+        return fn.cast_like(images + parameters["added"], images)
+
+
+class OfItsBatch(Brighter):
+    def draw(self, uniforms: Any, heights: Any, widths: Any) -> Any:
+        return super().draw(uniforms / uniforms.max(initial=1e-9), heights, widths)
+
+
+class OfDoubles(Brighter):
+    def draw(self, uniforms: Any, heights: Any, widths: Any) -> Any:
+        return {"added": self.most * uniforms[:, 0]}
+
+
+class Forgetful(Brighter):
+    def fingerprint(self) -> Any:
+        return {"stage": "brighter", "name": self.name}
+
+
+class Smaller(Brighter):
+    fixed_size = (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "test", "arguments", "message"),
+    [
+        (OfItsBatch, "what_is_drawn_for_a_row_depends_on_its_key_and_its_size_alone", (), "must be as drawn among"),
+        (OfDoubles, "it_draws_what_its_parameters_declare", (1,), "added must be float32, got float64"),
+        (Forgetful, "any_other_field_makes_another_fingerprint_and_another_repr", (), "another field must make"),
+        (Forgetful, "another_code_version_makes_another_fingerprint", (), "must have code_version in it"),
+        (
+            Smaller,
+            "what_is_made_of_an_image_depends_on_it_alone_and_is_as_large_as_is_said",
+            (),
+            r"output_sizes says \[\[8, 8\], .*, but DALI makes \[\[64, 64\]",
+        ),
+    ],
+)
+def test_a_stage_that_breaks_a_promise_is_found(
+    kind: type[Brighter], test: str, arguments: tuple[int, ...], message: str
+) -> None:
+    class Contract(StageContract):
+        def stages(self) -> Any:
+            return kind(), kind("other"), kind(most=30)
+
+    with pytest.raises(AssertionError, match=message):
+        getattr(Contract(), f"test_{test}")(*arguments)
+
+
+def test_a_field_that_no_variant_has_and_sizes_that_are_all_refused_are_told() -> None:
+    class Contract(StageContract):
+        sizes = ()
+
+        def stages(self) -> Any:
+            return Brighter(), Brighter("other")
+
+    with pytest.raises(AssertionError, match=r"must vary each field alone, but does not vary \['most'\]"):
+        Contract().test_any_other_field_makes_another_fingerprint_and_another_repr()
+    with pytest.raises(AssertionError, match=r"brighter must take an image of sizes=\(\): set sizes"):
+        Contract().test_it_draws_what_its_parameters_declare(1)
+
+
+# All
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: StoreContract().store(Path()), r"define store\(self, folder\)"),
+        (lambda: PlannerContract().planners(), r"define planners\(self\)"),
+        (lambda: StageContract().stages(), r"define stages\(self\)"),
+    ],
+)
+def test_a_contract_of_nothing_says_what_to_define(call: Any, message: str) -> None:
+    with pytest.raises(NotImplementedError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("package", ["hypothesis", "pytest"])
+def test_a_missing_package_is_named_with_what_to_install(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "dalirefurb.testing")
+    monkeypatch.setitem(sys.modules, package, None)
+    message = rf'but {package} cannot be imported: python -m pip install "dalirefurb\[test\]"'
+    with pytest.raises(ImportError, match=message):
+        importlib.import_module("dalirefurb.testing")

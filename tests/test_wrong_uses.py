@@ -188,7 +188,7 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda _: evaluate(224, resize_size=256), "there is no argument 'resize_size': it is resize here"),  # type: ignore[call-arg]
     (
         lambda _: simplified(simple()),
-        "layers must be a positive integer, at most the recipe's operations, got 1 for none",
+        "recipe must be one with operations, got ['decode', 'random_resized_crop', 'flip']: pass such as",
     ),
     (
         lambda _: Recipe([torch.nn.Identity()], Output(8), 0),

@@ -83,8 +83,8 @@ class SmartCache(ClosedFormPlanner):
             )
         if rest:
             warnings.warn(
-                f"num_cache_objects should be a multiple of batch_size, got {self.num_cache_objects} and "
-                f"{self.batch_size}, so the last batch of a round has {rest} rows: pass {fitting}",
+                f"num_cache_objects={self.num_cache_objects} is no multiple of batch_size={self.batch_size}, so the "
+                f"last batch of a round has {rest} rows: pass num_cache_objects={fitting}",
                 stacklevel=5,
             )
 

@@ -238,7 +238,7 @@ def test_a_loader_that_does_not_fit_is_refused_before_it_takes_anything(
     with pytest.raises(
         OutOfMemoryError,
         match=r"^the GPU's memory must hold what the loader takes, [\d.]+ [KM]B \(.*final images on their "
-        r"way [\d.]+ [KM]B.*\), but 700\.00 KB are free: use a smaller store .*, a smaller batch_size, .*fewer threads",
+        r"way [\d.]+ [KM]B.*\), but 700\.00 KB are free: use smaller batches, .*a smaller store .*fewer threads",
     ) as caught:
         load(arrays, store, partial_device="cpu")
     assert ("the store's slots" in str(caught.value)) == (kind == "device")

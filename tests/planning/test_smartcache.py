@@ -177,10 +177,10 @@ def test_a_miss_is_anywhere_in_its_batch_equally_often():
 
 def test_a_window_that_is_no_multiple_of_the_batch_size_is_warned_about_where_it_is_made():
     with pytest.warns(
-        UserWarning, match="should be a multiple of batch_size, got 50 and 8, so the last batch of a "
+        UserWarning, match="num_cache_objects=50 is no multiple of batch_size=8, so the last batch of a "
     ) as seen:
         SmartCache(100, batch_size=8, num_cache_objects=50, replace_percent=0.1)
-    assert str(seen[0].message).endswith("round has 2 rows: pass 48")
+    assert str(seen[0].message).endswith("round has 2 rows: pass num_cache_objects=48")
     assert seen[0].filename == __file__
 
 

@@ -320,7 +320,7 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda _: Concat(5), "sources must be several in a list, got one by itself: pass [source, ...]"),  # type: ignore[arg-type]
     (
         lambda path: Subset(path, [0]),  # type: ignore[arg-type]
-        "source must be a source, got a PosixPath: pass such as ImageFolder(path)",
+        "source must be a source, got PosixPath('/",
     ),
     (lambda _: ARRAYS.subset([[0], [1, 2]]), "a subset's indices must be convertible to one NumPy array, but are not"),
     (

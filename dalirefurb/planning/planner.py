@@ -335,11 +335,8 @@ class DerivedPlanner(Planner):
         Raises:
             ConfigurationError: If it is one.
         """
-        if self.planner.padded:
-            raise ConfigurationError(
-                f"planner must serve no rows that only fill a batch up, since they would be served as samples, got "
-                f"{self.planner!r}: leave pad out"
-            )
+        wanted = "one that serves no rows that only fill a batch up, since they would be served as samples"
+        require(not self.planner.padded, "planner", wanted, self.planner, "leave pad out")
 
     def __len__(self) -> int:
         """Batches per epoch: as many as the inner planner's."""

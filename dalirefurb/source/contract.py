@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.calls import Explained, Words, instead
+from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images
 from dalirefurb.source.labels import as_array, checked_labels, refuse_mask, warn_of_many
@@ -223,10 +224,7 @@ class Subset(Source):
     """
 
     def __init__(self, source: Source, indices: ArrayLike) -> None:
-        if not isinstance(source, Source):
-            raise ConfigurationError(
-                f"source must be a source, got a {type(source).__name__}: pass such as ImageFolder(path)"
-            )
+        require(isinstance(source, Source), "source", "a source", source, "pass such as ImageFolder(path)")
         chosen = as_array(indices, "a subset's indices")
         if chosen.dtype == np.bool_ and chosen.shape == (len(source),):
             chosen = np.flatnonzero(chosen)

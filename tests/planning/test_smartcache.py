@@ -214,7 +214,7 @@ def test_a_fingerprint_is_json_and_names_every_argument():
         ({"replace_percent": True}, "replace_percent must be a number in 0..1, got True"),
         (
             {"shards": 2, "num_cache_objects": 55},
-            "num_cache_objects must be a multiple of batch_size with several shards, got 55 and 10: pass 50",
+            "num_cache_objects must be a multiple of batch_size=10 with several shards, got 55: pass 50",
         ),
         ({"drop_last": True}, "drop_last must be False, since a round serves the whole window, got True: leave it out"),
     ],

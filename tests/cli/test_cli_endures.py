@@ -25,6 +25,7 @@ import dalirefurb
 from dalirefurb.cli import main, terminal
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.techniques import OPTIONS
+from dalirefurb.errors import ConfigurationError, OutOfMemoryError
 from dalirefurb.loader import Loader
 from tests.interruptible import interruptible
 from tests.one_line import error_of, without_progress
@@ -651,6 +652,32 @@ def test_what_the_machine_lacks_is_one_line(monkeypatch, tmp_path, capsys, error
     status, line = error_of(capsys, *PLAN, "--out", tmp_path / "plan.png")
     assert status == 1
     assert said in line
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ConfigurationError(
+                argument="batch_size", requirement="even", given="3", remedy="pass batch_size=4", in_code="pad=True"
+            ),
+            "--batch-size must be even, got 3: pass --batch-size 4",
+        ),
+        (ConfigurationError("must be no batch_size=3", argument="root"), "FOLDER must be no batch_size=3"),
+        (
+            ConfigurationError(argument="shards", requirement="1", given="2", remedy="pass shards=1"),
+            "shards must be 1, got 2: pass shards=1",
+        ),
+        (
+            OutOfMemoryError("epochs must fit in memory", remedy="use smaller images", in_code="a DiskStore"),
+            "epochs must fit in memory: use smaller images",
+        ),
+    ],
+)
+def test_of_an_error_the_argument_and_the_remedy_are_told_in_options(monkeypatch, tmp_path, capsys, error, said):
+    monkeypatch.setattr("dalirefurb.show.plots.compare_plans", raising(error))
+    status, line = error_of(capsys, *PLAN, "--out", tmp_path / "plan.png")
+    assert (status, line) == (2, f"dalirefurb: error: {said}")
 
 
 def test_what_is_unforeseen_is_one_line_that_says_where_its_traceback_is(monkeypatch, tmp_path, capsys):

@@ -72,7 +72,10 @@ INSTEAD: Words = {
     "num_ops": "it is layers here",
     "n": "it is layers here",
     "m": "it is magnitude here",
-    **dict.fromkeys(("transform", "transforms"), "images are transformed by a recipe, the loader's second argument"),
+    **dict.fromkeys(
+        ("transform", "transforms"),
+        "images are transformed by a recipe, the loader's second argument: rand_augment(224)",
+    ),
     "target_transform": "labels are numbers in an array: change source.labels before the loader is made",
     "loader": "images are decoded by DALI, see Recipe",
     "is_valid_file": "list the files: FileList(paths, labels)",

@@ -384,7 +384,10 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda _: load().map(), "map: function must be given: write such as map(function=...)"),  # type: ignore[call-arg]
     (lambda _: load().map(len, 1), "map: of its arguments 1 at most can be given without a name, got 2: leave the oth"),  # type: ignore[call-arg]
     (lambda _: load().as_dicts(image="x"), "as_dicts: there is no argument 'image': it is images here"),  # type: ignore[call-arg]
-    (lambda _: tune(ARRAYS), "tune: recipe must be given: pass rand_augment(224), or another preset; write such as tune(A"),  # type: ignore[call-arg]
+    (
+        lambda _: tune(ARRAYS),
+        "tune: recipe must be given: pass rand_augment(224), or another preset; write such as tune(A",
+    ),  # type: ignore[call-arg]
     (lambda _: simplified(RECIPE, layer=1), "simplified: there is no argument 'layer': it is layers here"),  # type: ignore[call-arg]
     (lambda _: tune(ARRAYS, RECIPE, epoch=3), "tune: there is no argument 'epoch': it is epochs here"),  # type: ignore[call-arg]
     (lambda _: CudaPrefetch(load(), devices=0), "CudaPrefetch: there is no argument 'devices': it is device here"),  # type: ignore[call-arg]

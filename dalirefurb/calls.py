@@ -47,10 +47,9 @@ INSTEAD: Words = {
     **DATA_LOADER,
     "epochs": "a planner plans any number of epochs: for epoch in range(90): for images, labels in loader: ...",
     "num_epochs": "a planner plans any number of epochs: for epoch in range(90): for images, labels in loader: ...",
-    **dict.fromkeys(
-        ("num_replicas", "rank", "world_size"),
-        "shards=S divides a batch among ranks, and Loader(rank=(rank, world_size)) says which this is",
-    ),
+    "num_replicas": "shards=S divides a batch among ranks, and Loader(rank=(rank, world_size)) says which this is",
+    "rank": "shards=S divides a batch among ranks, and Loader(rank=(rank, world_size)) says which this is",
+    "world_size": "pass rank=(rank, world_size) to the loader",
     "shard_id": "Loader(rank=(rank, world_size)) says which rank this is, where no launcher's environment does",
     "device": "partial_device= and final_device= say where images are made, 'cpu' or 'gpu'; CudaPrefetch copies "
     "batches to a GPU",

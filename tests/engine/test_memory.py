@@ -326,7 +326,9 @@ def test_where_memory_is_short_less_is_on_its_way_and_the_same_is_served(
         caplog.messages[0],
     )
     room(monkeypatch, needed[0][HOST][STORE] + 1000)
-    with pytest.raises(OutOfMemoryError, match=r"the store's slots 196\.61 KB, .* 197\.61 KB are free: use smaller bat"):
+    with pytest.raises(
+        OutOfMemoryError, match=r"the store's slots 196\.61 KB, .* 197\.61 KB are free: use smaller bat"
+    ):
         served(arrays, prefetch=prefetch)
 
 

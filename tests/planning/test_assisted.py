@@ -234,7 +234,8 @@ def test_losses_are_for_autoassist_only(source: ImageFolder) -> None:
 
 def test_a_lag_shorter_than_what_is_planned_ahead_is_refused_with_both_numbers(source: ImageFolder) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"^lag must be more than the 13 batches planned ahead, got 9: pass lag=14, or a smaller"
+        ConfigurationError,
+        match=r"^lag must be more than the 13 batches planned ahead, got 9: pass lag=14, or a smaller",
     ) as refused:
         Loader(source, simple(SIZE), assist(STANDARD), prefetch=Prefetch(look_ahead=4, replicas=2))
     assert (refused.value.argument, refused.value.given, refused.value.remedy) == ("lag", "9", "pass lag=14")

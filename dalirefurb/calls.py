@@ -1,4 +1,4 @@
-"""Calls: NumPy's numbers become Python's, and of wrong arguments is told what takes the argument's place here."""
+"""Calls: NumPy's numbers become Python's, and of wrong arguments and names is told what takes their place here."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from dalirefurb.errors import shortened
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_KEYWORD, _BY_PLACE = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+Words = Mapping[str, str]
+"""What takes the place of words from elsewhere, by the word."""
 
-DATA_LOADER: Mapping[str, str] = {
+_KEYWORD, _BY_PLACE = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+_BOUND = ("self", "cls")
+
+DATA_LOADER: Words = {
     "dataset": "the source is the data set, the loader's first argument: ImageFolder(root), or TorchDataset(dataset)",
     "batch_size": "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3)",
     "shuffle": "planners shuffle, each epoch anew; Evaluate serves in the source's order",
@@ -39,22 +43,20 @@ DATA_LOADER: Mapping[str, str] = {
 }
 """What takes the place of the arguments of PyTorch's `DataLoader`."""
 
-INSTEAD: Mapping[str, str] = {
+INSTEAD: Words = {
     **DATA_LOADER,
     "epochs": "a planner plans any number of epochs: for epoch in range(90): for images, labels in loader: ...",
     "num_epochs": "a planner plans any number of epochs: for epoch in range(90): for images, labels in loader: ...",
     "num_replicas": "shards=S divides a batch among ranks, and Loader(rank=(rank, world_size)) says which this is",
     "rank": "shards=S divides a batch among ranks, and Loader(rank=(rank, world_size)) says which this is",
+    "world_size": "pass rank=(rank, world_size) to the loader",
     "shard_id": "Loader(rank=(rank, world_size)) says which rank this is, where no launcher's environment does",
+    "device": "partial_device= and final_device= say where images are made, 'cpu' or 'gpu'; CudaPrefetch copies "
+    "batches to a GPU",
     "random_shuffle": "planners shuffle, each epoch anew; Evaluate serves in the source's order",
     "last_batch_policy": "drop_last=True leaves out a smaller last batch, Evaluate(..., pad=True) fills it up",
-    "Prefetch.num_workers": "threads take the place of processes: num_threads=4",
-    "Prefetch.prefetch_factor": "it is look_ahead here",
     "shards": "the planner has it: Refurbish(..., shards=8)",
     "seed": "the planner has it: Refurbish(..., seed=0)",
-    "Loader.device": "partial_device= and final_device= say where images are made, 'cpu' or 'gpu'; CudaPrefetch copies "
-    "batches to a GPU",
-    "Loader.world_size": "pass rank=(rank, world_size)",
     **{
         name: f"pass prefetch=Prefetch({name}=...) to the loader"
         for name in ("num_threads", "replicas", "look_ahead", "batches_per_group", "memory")
@@ -63,66 +65,43 @@ INSTEAD: Mapping[str, str] = {
         name: f"pass bad_samples=BadSamplePolicy({name}=...) to the loader"
         for name in ("on_bad_sample", "quarantine", "fallback_decoder", "max_pixels", "retry_s")
     },
-    **dict.fromkeys(("Mix.alpha", "Mix.mixup_alpha", "Mix.cutmix_alpha"), "mixup= and cutmix= are alphas, 0 for never"),
-    **dict.fromkeys(("Mix.prob", "Mix.switch_prob"), "each batch is mixed; with both alphas each step tosses a coin"),
-    "Mix.smoothing": "it is label_smoothing here",
     "labels": "ImageFolder finds them in the names of folders, FileList(paths, labels) takes them",
-    "reuse_factor": "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3)",
+    "reuse_factor": "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3), not Standard, which "
+    "reuses nothing",
     "num_ops": "it is layers here",
     "n": "it is layers here",
     "m": "it is magnitude here",
-    "transform": "images are transformed by a recipe, the loader's second argument: rand_augment(224)",
-    "target_transform": "labels are numbers in an array: change source.labels",
+    **dict.fromkeys(
+        ("transform", "transforms"),
+        "images are transformed by a recipe, the loader's second argument: rand_augment(224)",
+    ),
+    "target_transform": "labels are numbers in an array: change source.labels before the loader is made",
     "loader": "images are decoded by DALI, see Recipe",
     "is_valid_file": "list the files: FileList(paths, labels)",
     "antialias": "images are always resized with anti-aliasing",
-    "CreateTransform.aa": "it is auto_augment here",
-    "CreateTransform.reprob": "it is re_prob here",
-    "CreateTransform.remode": "it is re_mode here",
-    "CreateTransform.recount": "it is re_count here",
-    "CreateTransform.train_interpolation": "it is interpolation here",
-    "CreateTransform.img_size": "it is input_size here",
-    "CreateTransform.distributed": "the planner divides batches among ranks: Refurbish(..., shards=8)",
-    "CreateTransform.device": "TimmLoader(loader, device=device) moves batches",
-    **dict.fromkeys(
-        ("CreateTransform.img_dtype", "CreateTransform.fp16"),
-        "the output has a dtype: Recipe.from_timm(...).with_output(dtype='bfloat16')",
-    ),
-    **dict.fromkeys(
-        ("CreateTransform.re_split", "CreateTransform.num_aug_splits", "CreateTransform.num_aug_repeats"),
-        "a sample is served once an epoch, and all images of a batch are augmented alike: leave it out",
-    ),
-    "CreateTransform.mixup": "batches are mixed after the loader: dalirefurb.Mix(num_classes, mixup=...)",
-    "CreateTransform.cutmix": "batches are mixed after the loader: dalirefurb.Mix(num_classes, cutmix=...)",
     "crop_size": "it is size here",
     "resize_size": "it is resize here",
     "hflip_prob": "it is flip here",
     "auto_augment_policy": "presets are functions: rand_augment(), auto_augment(), trivial_augment()",
     "size_limit": "it is max_bytes here",
     "memory_limit": "it is max_bytes here",
-    **dict.fromkeys(
-        ("dali_iterator.reader_name", "dali_iterator.size"),
-        "the planner knows the number of samples, and the loader which rank it is: leave it out",
-    ),
-    **dict.fromkeys(
-        ("dali_iterator.fill_last_batch", "dali_iterator.last_batch_padded"),
-        "pass last_batch_policy, which must be what the planner does",
-    ),
-    "dali_iterator.dynamic_shape": "images of a batch are of one size: leave it out",
-    "dali_iterator.prepare_first_batch": "the loader begins when it is first iterated: leave it out",
-    "dali_iterator.pipelines": "the loader takes their place: leave it out",
-    "Standard.reuse_factor": "Standard reuses nothing, Refurbish(..., reuse_factor=3) does",
 }
-"""What takes the place of an argument that is not there."""
+"""What takes the place of words whoever is asked for them; a class has others in a table `INSTEAD` of its own."""
 
-NEEDED: Mapping[str, str] = {
+NEEDED: Words = {
+    "source": "pass ImageFolder(path) for a folder, Arrays(images, labels) for arrays",
+    "recipe": "pass rand_augment(224), or another preset",
+    "planner": "pass Refurbish(len(source), batch_size=64, reuse_factor=3), or another one",
+    "store": "pass MemoryStore(), or DiskStore(path)",
+    "prefetch": "pass Prefetch(num_threads=4), or leave it out",
+    "bad_samples": "pass BadSamplePolicy('replace')",
     "labels": "pass a number for each sample; ImageFolder finds them in the names of folders",
     "reuse_factor": "how often each version is used, 2 or 3; Standard(...) reuses nothing",
     "batch_size": "rows of a batch, of all ranks together",
     "path": "pass a file to be made, on a fast local disk",
     "sources": "pass them in a list: Concat([one, other])",
 }
-"""What is to be passed for an argument that is missing."""
+"""What is to be passed for an argument."""
 
 _ALIKE = 0.75
 """How alike a misspelt argument and the one that is meant are at least, 0..1; `sampler` and `num_samples` are less."""
@@ -130,55 +109,80 @@ _ALIKE = 0.75
 _RENAMED = re.compile(r"it is (\w+) here")
 
 
-def explained(
-    call: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> TypeError | None:
-    """Return an error that tells how to call what was called with wrong arguments; None if they were right.
+def instead(owner: Any, word: str) -> str | None:
+    """Return what takes the place of a word from elsewhere, such as an argument; None if it is not known.
 
     Args:
-        call: Function that was called, or the signature's owner, without `self`.
-        name: Name that users know it by.
-        args: Positional arguments of the call.
-        kwargs: Keyword arguments of the call.
+        owner: Class or function that is asked for it; what the table `INSTEAD` of a class says comes first.
+        word: The word.
     """
-    signature = inspect.signature(call)
+    return getattr(owner, "INSTEAD", {}).get(word) or INSTEAD.get(word)
+
+
+def no_argument(owner: Any, name: str) -> str:
+    """Say that a class or function has no such argument, and what is meant."""
+    parameters = _signature(owner).parameters
+    near = difflib.get_close_matches(name, parameters, 1, _ALIKE)
+    other = f"it is {near[0]} here" if near else f"it takes {', '.join(parameters) or 'none'}"
+    told = instead(owner, name) or other
+    renamed = _RENAMED.fullmatch(told)  # Such advice is for what has the other argument.
+    return f"there is no argument {name!r}: {other if renamed and renamed[1] not in parameters else told}"
+
+
+def _signature(owner: Any) -> inspect.Signature:
+    """Return the signature of a class or function, of a method as who calls it sees it."""
+    signature = inspect.signature(owner)
+    return signature.replace(parameters=[each for name, each in signature.parameters.items() if name not in _BOUND])
+
+
+def _explained(owner: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TypeError | None:
+    """Return an error that tells how to call what was called with wrong arguments; None if they were right."""
+    signature = _signature(owner)
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        return TypeError(f"{name}: {_refusal(name, signature, args, kwargs) or error}")
+        return TypeError(f"{owner.__name__}: {_refusal(owner, signature, args, kwargs) or error}")
     return None
 
 
-def _refusal(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+def _refusal(owner: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
     parameters = signature.parameters
     by_place = [each for each, parameter in parameters.items() if parameter.kind == _BY_PLACE]
     required = [each for each, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
-    for unknown in (each for each in kwargs if each not in parameters):
-        near = difflib.get_close_matches(unknown, parameters, 1, _ALIKE)
-        other = f"it is {near[0]} here" if near else f"it takes {', '.join(parameters) or 'none'}"
-        told = INSTEAD.get(f"{name}.{unknown}") or INSTEAD.get(unknown, other)
-        renamed = _RENAMED.fullmatch(told)  # Such advice is for what has the other argument.
-        return f"there is no argument {unknown!r}: {other if renamed and renamed[1] not in parameters else told}"
+    if unknown := [each for each in kwargs if each not in parameters]:
+        return no_argument(owner, unknown[0])
     if len(args) > len(by_place):
-        if name == "Concat":
-            return f"one argument is taken, got {len(args)}: {NEEDED['sources']}"
         free = [each for each, parameter in parameters.items() if parameter.kind == _KEYWORD and each not in kwargs]
         free.sort(key=lambda each: each not in required)
-        named = [f"{each}={value!r:.40}" for each, value in zip(free, args[len(by_place) :], strict=False)]
-        meant = ", ".join([*(f"{value!r:.40}" for value in args[: len(by_place)]), *named])
+        meant = dict(zip(free, map(_short, args[len(by_place) :]), strict=False))
+        told = NEEDED.get(next(reversed(by_place), ""), "leave the others out")
+        if free:
+            told = _call(owner, args[: len(by_place)], meant)
         most = f"{len(by_place)} at most can" if by_place else "none can"
-        return f"of its arguments {most} be given without a name, got {len(args)}: write such as {name}({meant})"
+        return f"of its arguments {most} be given without a name, got {len(args)}: {told}"
     missing = [each for each in required if each not in kwargs and each not in by_place[: len(args)]]
     if missing:
         alone = len(missing) == 1
-        told = "; ".join(NEEDED[each] if alone else f"{each}: {NEEDED[each]}" for each in missing if each in NEEDED)
-        return f"{' and '.join(missing)} must be given{f': {told}' if told else ''}"
+        helps = [NEEDED[each] if alone else f"{each}: {NEEDED[each]}" for each in missing if each in NEEDED]
+        given = {name: _short(value) for name, value in kwargs.items()} | dict.fromkeys(missing, "...")
+        return f"{' and '.join(missing)} must be given: {'; '.join([*helps, _call(owner, args, given)])}"
     return None
+
+
+def _call(owner: Any, args: tuple[Any, ...], named: Mapping[str, str]) -> str:
+    """Say how to write a call."""
+    meant = [*map(_short, args), *(f"{name}={value}" for name, value in named.items())]
+    return f"write such as {owner.__name__}({', '.join(meant)})"
+
+
+def _short(value: object) -> str:
+    return " ".join(repr(value).split())[:40]
 
 
 class Explained(ABCMeta):
     """Class of classes whose constructors explain wrong arguments.
 
+    What takes the place of words that users know from elsewhere is in a class's table `INSTEAD`, see `instead`.
     It stands between a constructor and its caller: a warning's `stacklevel` counts it.
     """
 
@@ -190,8 +194,7 @@ class Explained(ABCMeta):
                 return super().__call__(*args, **kwargs)
             except Exception as error:
                 # One from within a constructor that was called rightly, or from an abstract class, stays as it is.
-                made = functools.partial(cls.__init__, None)
-                if isinstance(error, TypeError) and (told := explained(made, cls.__name__, args, kwargs)) is not None:
+                if isinstance(error, TypeError) and (told := _explained(cls, args, kwargs)) is not None:
                     raise told from None
                 raise shortened(error)  # noqa: B904 - it is this one
 
@@ -211,14 +214,15 @@ class TakesNumbers(Explained):
 
 
 def explains(function: Function) -> Function:
-    """Have a function explain wrong arguments, and take numbers as `TakesNumbers` does."""
+    """Have a function or method explain wrong arguments, and take numbers as `TakesNumbers` does."""
+    bound = sum(name in _BOUND for name in inspect.signature(function).parameters)
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
         except TypeError:
-            explanation = explained(function, function.__name__, args, kwargs)
+            explanation = _explained(function, args[bound:], kwargs)
             if explanation is None:
                 raise
             raise explanation from None

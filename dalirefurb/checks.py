@@ -38,7 +38,7 @@ def require(holds: bool, name: str, wanted: str, value: object, remedy: str) -> 
         ConfigurationError: If it does not hold.
     """
     if not holds:
-        raise ConfigurationError(f"{name} must be {wanted}, got {value!r}: {remedy}")
+        raise ConfigurationError(argument=name, requirement=wanted, given=repr(value), remedy=remedy)
 
 
 def integer(name: str, value: object, least: int | None, most: int | None, remedy: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from nvidia.dali import types
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
+from dalirefurb.calls import Explained, Words
 from dalirefurb.checks import require
 from dalirefurb.dali.insides import describe
 from dalirefurb.engine.loader_view import Batch
@@ -26,7 +27,7 @@ _TO_HAVE = {
 }
 
 
-class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
+class RefurbIterator(DALIGenericIterator, metaclass=Explained):  # type: ignore[misc]
     """Serves a loader's batches as `[{"data": images, "label": labels}]`, with `"index"` if the loader has indices.
 
     An epoch ends with `StopIteration`; the next `for` loop serves the next epoch, also where DALI's own would go on
@@ -43,6 +44,19 @@ class RefurbIterator(DALIGenericIterator):  # type: ignore[misc]
     Raises:
         ConfigurationError: If names do not fit the batch, or the planner does something else with the last batch.
     """
+
+    INSTEAD: ClassVar[Words] = {
+        **dict.fromkeys(
+            ("reader_name", "size"),
+            "the planner knows the number of samples, and the loader which rank it is: leave it out",
+        ),
+        **dict.fromkeys(
+            ("fill_last_batch", "last_batch_padded"), "pass last_batch_policy, which must be what the planner does"
+        ),
+        "dynamic_shape": "images of a batch are of one size: leave it out",
+        "prepare_first_batch": "the loader begins when it is first iterated: leave it out",
+        "pipelines": "the loader takes their place: leave it out",
+    }
 
     def __init__(
         self,

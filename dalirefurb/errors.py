@@ -12,7 +12,7 @@
     UserWarning
     └── NothingKeptWarning                 a store that was not empty holds nothing that is served next
 
-Every message says what must hold, what was given, and what to do.
+Every message says what must hold, what was given, and what to do. Of an argument these can be had as attributes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,39 @@ _Raised = TypeVar("_Raised", bound=BaseException)
 
 
 class DalirefurbError(Exception):
-    """Any error this package raises on purpose. It can be pickled, whatever it was made of."""
+    """Any error this package raises on purpose. It can be pickled, whatever it was made of.
+
+    Its message is made of its parts: `argument` must be `requirement`, got `given`: `remedy`. They are attributes, None
+    where they are not known.
+
+    Args:
+        said: What is wrong, if not by `requirement` and `given`; if there is an argument, what follows its name.
+        argument: Name of the argument that is at fault.
+        requirement: What it must be.
+        given: What was given, as text.
+        remedy: What to do about it.
+        in_code: What else to do, which only code can, and no option of the command line.
+    """
+
+    def __init__(
+        self,
+        said: str = "",
+        *,
+        argument: str | None = None,
+        requirement: str | None = None,
+        given: str | None = None,
+        remedy: str | None = None,
+        in_code: str | None = None,
+    ) -> None:
+        self.argument, self.requirement, self.given = argument, requirement, given
+        self.remedy, self.in_code = remedy, in_code
+        self._said = said if requirement is None else f"must be {requirement}, got {given}"
+        super().__init__(self.told(argument, ", or ".join(filter(None, (remedy, in_code)))))
+
+    def told(self, argument: str | None, remedy: str | None) -> str:
+        """Return the message with other words for the argument and for what to do; None: without these."""
+        said = f"{argument} {self._said}" if argument else self._said
+        return f"{said}: {remedy}" if remedy else said
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BaseException.__new__, (type(self), *self.args), vars(self)

@@ -6,7 +6,6 @@ import json
 import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import torch
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device
-from dalirefurb.calls import Explained, explained
+from dalirefurb.calls import Explained
 from dalirefurb.checks import epoch_of, require
 from dalirefurb.engine.backend_factory import Devices, Kernels, choose_for_views, done_by_kernels
 from dalirefurb.engine.batch_group import Position
@@ -38,9 +37,6 @@ from dalirefurb.store import Store
 
 if TYPE_CHECKING:
     from dalirefurb.dali_iterator import RefurbIterator
-
-_MISSING: Any = None
-"""Stands for what has to be given; without it the order of arguments is told."""
 
 
 class Loader(Mappable, metaclass=Explained):
@@ -100,9 +96,9 @@ class Loader(Mappable, metaclass=Explained):
 
     def __init__(
         self,
-        source: Source = _MISSING,
-        recipe: Recipe = _MISSING,
-        planner: Planner = _MISSING,
+        source: Source,
+        recipe: Recipe,
+        planner: Planner,
         store: Store | None = None,
         *,
         partial_device: Device = "cpu",
@@ -300,10 +296,6 @@ class Loader(Mappable, metaclass=Explained):
                 "a DALI iterator serves one image of each sample, but this loader has views: iterate the loader, or "
                 "pass views= to a PartialSource, which DALI's own iterators take"
             )
-        called: Any = RefurbIterator.__init__
-        told = explained(partial(called, None, self), "dali_iterator", (), options)
-        if told is not None:
-            raise told
         return RefurbIterator(self, output_map, **options)
 
     def close(self) -> None:

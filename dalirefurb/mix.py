@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dalirefurb.calls import TakesNumbers
+from dalirefurb.calls import TakesNumbers, Words
 from dalirefurb.checks import integer, number, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import uniforms
@@ -45,6 +46,12 @@ class Mix(metaclass=TakesNumbers):
     Raises:
         ConfigurationError: If one of them cannot work.
     """
+
+    INSTEAD: ClassVar[Words] = {
+        **dict.fromkeys(("alpha", "mixup_alpha", "cutmix_alpha"), "mixup= and cutmix= are alphas, 0 for never"),
+        **dict.fromkeys(("prob", "switch_prob"), "each batch is mixed; with both alphas each step tosses a coin"),
+        "smoothing": "it is label_smoothing here",
+    }
 
     num_classes: int
     mixup: float = 0.0

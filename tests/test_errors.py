@@ -1,9 +1,11 @@
 """Errors tell the same in another process."""
 
 import pickle
+from collections.abc import Callable
 
 import pytest
 
+from dalirefurb.checks import integer, interval, number, require
 from dalirefurb.errors import (
     ConfigurationError,
     DalirefurbError,
@@ -16,10 +18,10 @@ from dalirefurb.errors import (
 )
 
 ERRORS = [
-    ConfigurationError("batch_size must be positive"),
+    ConfigurationError(argument="batch_size", requirement="positive", given="0", remedy="pass 64"),
     SampleError(3, "cat/1.jpg", "is empty", lasting=True),
     StoreError("is closed"),
-    OutOfMemoryError("needs 9 GB"),
+    OutOfMemoryError("needs 9 GB", remedy="use smaller batches", in_code="a DiskStore"),
     StateMismatchError(("planner", "source"), "the state is of another planner"),
     LoaderError("is closed"),
     ReadError("storage must give samples, but a.jpg cannot be read"),
@@ -40,6 +42,44 @@ def test_every_error_is_tried() -> None:
         return own.union(*map(kinds, own))
 
     assert kinds(DalirefurbError) == {type(error) for error in ERRORS}
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ConfigurationError("there is none"), "there is none"),
+        (
+            ConfigurationError(argument="size", requirement="an int", given="'a'", remedy="pass 224"),
+            "size must be an int, got 'a': pass 224",
+        ),
+        (ConfigurationError("must be there, but is not", argument="root"), "root must be there, but is not"),
+        (
+            OutOfMemoryError("needs 9 GB", remedy="use less", in_code="a DiskStore"),
+            "needs 9 GB: use less, or a DiskStore",
+        ),
+    ],
+)
+def test_a_message_is_made_of_the_parts_that_there_are(error: DalirefurbError, message: str) -> None:
+    assert (str(error), error.args) == (message, (message,))
+
+
+def test_a_message_can_be_told_in_other_words() -> None:
+    error = ConfigurationError(argument="lag", requirement="at least 3", given="1", remedy="pass lag=3", in_code="wait")
+    assert error.told("--lag", "pass --lag 3") == "--lag must be at least 3, got 1: pass --lag 3"
+    assert LoaderError("is closed").told(None, None) == "is closed"
+
+
+def test_what_is_checked_of_an_argument_is_told_in_parts() -> None:
+    def parts(check: Callable[[], object]) -> tuple[str | None, ...]:
+        with pytest.raises(ConfigurationError) as refusal:
+            check()
+        error = refusal.value
+        return error.argument, error.requirement, error.given, error.remedy
+
+    assert parts(lambda: require(False, "pad", "a bool", 3, "pass one")) == ("pad", "a bool", "3", "pass one")
+    assert parts(lambda: integer("n", 9, 1, 8, "less")) == ("n", "an int in 1..8", "9", "less")
+    assert parts(lambda: number("p", "1", "in 0..1", bool, "0.5")) == ("p", "a number in 0..1", "'1'", "0.5")
+    assert parts(lambda: interval("s", 2, "two", lambda *_: True, "0, 1")) == ("s", "two", "2", "0, 1")
 
 
 def test_a_bad_sample_has_a_remedy() -> None:

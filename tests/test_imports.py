@@ -40,7 +40,7 @@ MAY_IMPORT = {
     | {"augment", "hypothesis", "kernels", "numpy", "nvidia", "planning", "pytest", "store"},
     "engine": SAMPLES | GROUND - {"rng"} | {"dali", "system", "kernels", "reading", "numpy", "torch"},
     "doctor": {"errors", "kernels", "reading", "source", "store", "system", "numpy"},
-    "dali_iterator": {"checks", "dali", "engine", "errors", "nvidia", "numpy", "torch"},
+    "dali_iterator": {"calls", "checks", "dali", "engine", "errors", "nvidia", "numpy", "torch"},
     "partial_source": SAMPLES | {"dali", "engine", "loader", "reading", "nvidia", "numpy"},
     "loader": SAMPLES | {"dali_iterator", "engine", "reading", "numpy", "torch"},
     "trainers": SAMPLES - {"calls"} | {"engine", "loader", "mix", "torch"},

@@ -152,7 +152,7 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda _: Refurbish(COUNT, batch_size=64, reuse_factor=2), "batch_size must be an int in 1..6, got 64"),
     (
         lambda _: Standard(COUNT, batch_size=2, reuse_factor=3),
-        "Standard reuses nothing, Refurbish(..., reuse_factor=3)",
+        "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3), not Standard, which reuses nothing",
     ),  # type: ignore[call-arg]
     (lambda _: Standard(COUNT, batch_size=4, shards=3), "shards must divide batch_size, got shards=3 and batch_size=4"),
     (lambda _: Evaluate(COUNT, batch_size=2, shuffle=False), "there is no argument 'shuffle': planners shuffle"),  # type: ignore[call-arg]
@@ -188,13 +188,17 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda _: evaluate(224, resize_size=256), "there is no argument 'resize_size': it is resize here"),  # type: ignore[call-arg]
     (
         lambda _: simplified(simple()),
-        "layers must be a positive integer, at most the recipe's operations, got 1 for none",
+        "recipe must be one with operations, got ['decode', 'random_resized_crop', 'flip']: pass such as",
     ),
     (
         lambda _: Recipe([torch.nn.Identity()], Output(8), 0),
         "stages of dalirefurb.augment, got Identity(): make one of",
     ),  # type: ignore[list-item]
     (lambda _: Recipe(HorizontalFlip(), Output(8), 0), "stages must be a list of stages, got HorizontalFlip("),  # type: ignore[arg-type]
+    (
+        lambda _: Recipe.from_torchvision([], sizes=8),  # type: ignore[call-arg]
+        "from_torchvision: there is no argument 'sizes': it is size here",
+    ),
     (lambda _: Recipe([HorizontalFlip()], 8, 0), "output must be an Output, got 8: pass such as Output(224)"),  # type: ignore[arg-type]
     (
         lambda _: Recipe([HorizontalFlip(), VerticalFlip()], Output(8)),
@@ -228,6 +232,10 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (
         lambda path: ImageFolder(path).targets,
         "no attribute 'targets': labels are in source.labels, one row for each sample",
+    ),
+    (
+        lambda path: ImageFolder(path).transforms,
+        "no attribute 'transforms': images are transformed by a recipe, the loader's second argument",
     ),
     (lambda path: ImageFolder(path)[COUNT], "an index must be in -6..5, got 6: the source has 6 samples"),
     (
@@ -312,19 +320,22 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda _: Concat(5), "sources must be several in a list, got one by itself: pass [source, ...]"),  # type: ignore[arg-type]
     (
         lambda path: Subset(path, [0]),  # type: ignore[arg-type]
-        "source must be a source, got a PosixPath: pass such as ImageFolder(path)",
+        "source must be a source, got PosixPath('/",
     ),
     (lambda _: ARRAYS.subset([[0], [1, 2]]), "a subset's indices must be convertible to one NumPy array, but are not"),
     (
         lambda _: Concat(ARRAYS, ARRAYS),
-        "Concat: one argument is taken, got 2: pass them in a list: Concat([one, other])",
+        "Concat: of its arguments 1 at most can be given without a name, got 2: pass them in a list: Concat([one,",
     ),  # type: ignore[call-arg]
     (
         lambda _: ARRAYS.subset([0.5]),
         "a subset's indices must be at least one integer, in one dimension, or a mask of 6",
     ),
     # Loaders
-    (lambda _: Loader(), "source must be a source, got none: pass ImageFolder(path) for a folder"),
+    (
+        lambda _: Loader(),  # type: ignore[call-arg]
+        "Loader: source and recipe and planner must be given: source: pass ImageFolder(path) for a folder, Arrays(",
+    ),
     (
         lambda _: load(TENSORS, RECIPE, PLANNER),
         "source must be a source, got a TensorDataset: pass ImageFolder(path) for",
@@ -369,7 +380,14 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda _: load(prefetches=4), "Loader: there is no argument 'prefetches': it is prefetch here"),
     (lambda _: Mix(mixupp=1), "Mix: there is no argument 'mixupp': it is mixup here"),  # type: ignore[call-arg]
     (lambda _: Mix(10, alpha=1), "'alpha': mixup= and cutmix= are alphas, 0 for never"),  # type: ignore[call-arg]
-    (lambda _: Mix(), "Mix: num_classes must be given"),  # type: ignore[call-arg]
+    (lambda _: Mix(), "Mix: num_classes must be given: write such as Mix(num_classes=...)"),  # type: ignore[call-arg]
+    (lambda _: load().map(), "map: function must be given: write such as map(function=...)"),  # type: ignore[call-arg]
+    (lambda _: load().map(len, 1), "map: of its arguments 1 at most can be given without a name, got 2: leave the oth"),  # type: ignore[call-arg]
+    (lambda _: load().as_dicts(image="x"), "as_dicts: there is no argument 'image': it is images here"),  # type: ignore[call-arg]
+    (
+        lambda _: tune(ARRAYS),
+        "tune: recipe must be given: pass rand_augment(224), or another preset; write such as tune(A",
+    ),  # type: ignore[call-arg]
     (lambda _: simplified(RECIPE, layer=1), "simplified: there is no argument 'layer': it is layers here"),  # type: ignore[call-arg]
     (lambda _: tune(ARRAYS, RECIPE, epoch=3), "tune: there is no argument 'epoch': it is epochs here"),  # type: ignore[call-arg]
     (lambda _: CudaPrefetch(load(), devices=0), "CudaPrefetch: there is no argument 'devices': it is device here"),  # type: ignore[call-arg]
@@ -441,13 +459,16 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda _: load(rank=Rank(2, 2)), "rank must be an int in 0..1, got 2: ranks count from 0"),
     (
         lambda _: Prefetch(num_workers=4),
-        "there is no argument 'num_workers': threads take the place of processes: num_threads=",
+        "Prefetch: there is no argument 'num_workers': threads take the place of processes: prefetch=Prefetch(num_thr",
     ),  # type: ignore[call-arg]
     (
         lambda _: Standard(6, batch_size=2, generator=torch.Generator()),
         "'generator': the planner's seed is that of order and augmentation alike: Refurbish(..., seed=0)",
     ),  # type: ignore[call-arg]
-    (lambda _: Prefetch(prefetch_factor=4), "there is no argument 'prefetch_factor': it is look_ahead here"),  # type: ignore[call-arg]
+    (
+        lambda _: Prefetch(prefetch_factor=4),  # type: ignore[call-arg]
+        "there is no argument 'prefetch_factor': prefetch=Prefetch(look_ahead=6) of the loader has it",
+    ),
     (
         lambda _: BadSamplePolicy("skip"),
         "on_bad_sample must be 'raise' or 'replace', got 'skip': 'replace' serves a good",
@@ -608,6 +629,8 @@ def test_what_is_missing_is_not_told_of_what_is_not_there() -> None:
 def test_signatures_are_those_that_are_called() -> None:
     """What explains wrong arguments does not stand in the way of `help`."""
     assert [*inspect.signature(Refurbish).parameters][:3] == ["num_samples", "batch_size", "seed"]
+    required = [name for name, each in inspect.signature(Loader).parameters.items() if each.default is each.empty]
+    assert required == ["source", "recipe", "planner"]
     assert [*inspect.signature(MemoryStore).parameters] == ["max_bytes"]
     assert [*inspect.signature(rand_augment).parameters][:2] == ["size", "layers"]
 

@@ -25,8 +25,7 @@ from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCro
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import RATIO, SCALE, RandomResizedCrop, Resize, ResizeInterpolation
 from dalirefurb.calls import explains
-from dalirefurb.checks import integer, plain, require
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.checks import integer, require
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -297,12 +296,10 @@ def simplified(recipe: Recipe, layers: int = 1) -> Recipe:
         ConfigurationError: If the recipe does not have as many.
     """
     operations = [stage.name for stage in recipe.stages if isinstance(stage, OperationLayer)]
-    layers = plain(layers)
-    if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= len(operations):
-        raise ConfigurationError(
-            f"layers must be a positive integer, at most the recipe's operations, got {layers!r} for "
-            f"{', '.join(operations) or 'none'}: leave fewer out, or begin with a recipe that has more"
-        )
+    stages = [stage.name for stage in recipe.stages]
+    require(bool(operations), "recipe", "one with operations", stages, "pass such as rand_augment()")
+    remedy = f"the operations to leave out are {', '.join(operations)}"
+    layers = integer("layers", layers, 1, len(operations), remedy)
     left = [stage for stage in recipe.stages if stage.name not in operations[-layers:]]
     split = sum(stage in left for stage in recipe.partial)
     if recipe.final and split == len(left):

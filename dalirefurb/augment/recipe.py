@@ -22,7 +22,7 @@ from dalirefurb.augment.output import Output
 from dalirefurb.augment.stage import Size, Stage, leaving, renamed, too_large
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import window_of
-from dalirefurb.calls import TakesNumbers
+from dalirefurb.calls import TakesNumbers, explains
 from dalirefurb.checks import integer, plain, require
 from dalirefurb.errors import ConfigurationError
 
@@ -82,6 +82,7 @@ class Recipe(metaclass=TakesNumbers):
             )
 
     @classmethod
+    @explains
     def from_torchvision(
         cls,
         transform: Any,

@@ -71,7 +71,7 @@ def too_large(name: str, entered: Sizes, made: Sizes, max_pixels: int | None) ->
     row = int((long | vast).argmax())
     most, remedy = f"{LONGEST_SIDE:,} pixels a side", "leave it out"
     if not long[row]:
-        most, remedy = f"{max_pixels:,} pixels", "pass a larger max_pixels to the loader if it is genuine"
+        most, remedy = f"{max_pixels:,} pixels", f"pass max_pixels={heights[row] * widths[row]} if it is genuine"
     return row, (
         f"{name}: an image must have {most} at most, but one of {entered[0][row]} x {entered[1][row]} would "
         f"become {heights[row]} x {widths[row]}: {remedy}, or crop right after it, in the same part"

@@ -158,11 +158,13 @@ def _described(path: Path) -> tuple[Machine, Workload]:
     cores = integer("cores", machine.get("cores"), 1, None, "write the number of cores")
     speed = number("core_speed", machine.get("core_speed", 1.0), "above 0", lambda speed: speed > 0, "1 is usual")
     remedy = "write a multiple of gpus"
-    batch_size = integer("batch_size", training.get("batch_size", 64), 1, None, remedy)
-    must(batch_size % ranks == 0, "batch_size", f"a multiple of gpus = {ranks}", batch_size, remedy)
+    name = "batch_size of [training]"  # not the option
+    batch_size = integer(name, training.get("batch_size", 64), 1, None, remedy)
+    must(batch_size % ranks == 0, name, f"a multiple of gpus = {ranks}", batch_size, remedy)
     samples = integer("num_samples", training.get("num_samples"), batch_size, None, "write the samples of an epoch")
-    epochs = integer("epochs", training.get("epochs", 90), 1, None, "write the number of epochs")
-    step_ms = number("step_ms", training.get("step_ms", 0), "of at least 0", lambda ms: ms >= 0, "left out: no step")
+    epochs = integer("epochs of [training]", training.get("epochs", 90), 1, None, "write the number of epochs")
+    name, step_ms = "step_ms of [training]", training.get("step_ms", 0)
+    step_ms = number(name, step_ms, "of at least 0", lambda ms: ms >= 0, "left out: no step")
     return (
         Machine(cores, ranks=ranks, core_speed=speed, **{"memory_bytes": 0, **nbytes}),
         Workload(samples, batch_size, epochs, step_ms / 1e3),

@@ -104,8 +104,9 @@ class Photographs:
             needed, free = self.images * _IMAGE_BYTES, shutil.disk_usage(there).free
         if needed > free:
             raise ConfigurationError(
-                f"images must fit on the disk, but {self.images} take about {needed / 1e9:.1f} GB, and {there} has "
-                f"{free / 1e9:.1f} GB left; make fewer, or name another folder with --folder"
+                f"must fit on the disk, but {self.images} take about {needed / 1e9:.1f} GB, and {there} has "
+                f"{free / 1e9:.1f} GB left; make fewer, or name another folder with --folder",
+                argument="images",
             )
         return False
 

@@ -84,7 +84,7 @@ def restored(
         epoch, most = epoch_of(state["epoch"]), num_batches - 1
         batch = integer("batch", state["batch"], 0, most, f"an epoch has {num_batches} batches")
     except ConfigurationError as error:
-        raise _damaged((str(error).split()[0],), str(error)) from error
+        raise _damaged((str(error.argument),), str(error)) from error
     if batch and plain(state.get("division", ())) != division:
         raise StateMismatchError(
             ("division",),

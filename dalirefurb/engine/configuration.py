@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage, renamed
 from dalirefurb.augment.stages.custom import Custom
-from dalirefurb.calls import INSTEAD
+from dalirefurb.calls import INSTEAD, NEEDED
 from dalirefurb.dali import Graph, cut_window, versions
 from dalirefurb.engine.backend_factory import Devices, Kernels, done_by
 from dalirefurb.engine.prefetch import Depths, Prefetch
@@ -36,15 +36,15 @@ _OF_OTHERS = {"torchvision", "timm", "monai"}
 """Packages that have classes of the same names as ours."""
 
 
-_PARTS: Mapping[str, tuple[Any, str]] = {
-    "source": (Source, "pass ImageFolder(path) for a folder, Arrays(images, labels) for arrays"),
-    "recipe": (Recipe, "pass rand_augment(224), or another preset"),
-    "planner": (Planner, "pass Refurbish(len(source), batch_size=64, reuse_factor=3), or another one"),
-    "store": (Store | None, "pass MemoryStore(), DiskStore(path), or None"),
-    "prefetch": (Prefetch, "pass Prefetch(num_threads=4), or leave it out"),
-    "bad_samples": (BadSamplePolicy, "pass BadSamplePolicy('replace')"),
+_PARTS: Mapping[str, Any] = {
+    "source": Source,
+    "recipe": Recipe,
+    "planner": Planner,
+    "store": Store | None,
+    "prefetch": Prefetch,
+    "bad_samples": BadSamplePolicy,
 }
-"""The kind of each part of a loader, in the order of its arguments, and what to pass."""
+"""The kind of each part of a loader, in the order of its arguments."""
 
 
 def check_kinds(*parts: object) -> None:
@@ -53,16 +53,18 @@ def check_kinds(*parts: object) -> None:
     Raises:
         ConfigurationError: If one is.
     """
-    for (name, (kind, remedy)), given in zip(_PARTS.items(), parts, strict=True):
+    for (name, kind), given in zip(_PARTS.items(), parts, strict=True):
         if not isinstance(given, kind):
             wanted = kind.__name__ if name in ("prefetch", "bad_samples") else name
             raise ConfigurationError(
-                f"{name} must be a {wanted}, got {_kind_of(given)}: {_meant(name, given, remedy)}; the order is "
-                f"Loader(source, recipe, planner, store)"
+                argument=name,
+                requirement=f"a {wanted}",
+                given=_kind_of(given),
+                remedy=f"{_meant(name, given)}; the order is Loader(source, recipe, planner, store)",
             )
 
 
-def _meant(name: str, given: Any, remedy: str) -> str:
+def _meant(name: str, given: Any) -> str:
     """Say what to pass, by what was probably meant."""
     path = os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
     if name == "source" and path:
@@ -73,14 +75,14 @@ def _meant(name: str, given: Any, remedy: str) -> str:
         return "a loader takes a DataLoader's place: pass TorchDataset(dataset) for its dataset"
     if name == "source" and hasattr(given, "__getitem__") and hasattr(given, "__len__"):
         others = "FileList(paths, labels) for paths, TorchDataset(dataset) for a torch Dataset"
-        return f"{remedy}, {others}, HuggingFaceImages(dataset) for one of Hugging Face's"
+        return f"{NEEDED[name]}, {others}, HuggingFaceImages(dataset) for one of Hugging Face's"
     if name == "recipe" and _package_of(given) == "torchvision":
         return "pass Recipe.from_torchvision(transforms)"
     if name == "store" and str(given).partition(":")[0] in ("cpu", "gpu", "cuda"):
-        return INSTEAD["Loader.device"]
+        return INSTEAD["device"]
     if name == "store" and path:
         return f"pass DiskStore({path!r}) for a file, MemoryStore(max_bytes={path!r}) for an amount of memory"
-    return remedy
+    return NEEDED[name]
 
 
 def _kind_of(given: object) -> str:

@@ -37,7 +37,7 @@ _LEAST_PARTS = 4
 _WIDEST_SPREAD = 1.1
 _AS_FAST = 1.1
 _SHARED = "but the model shares the loader's cores, so that waiting says little"
-_DOCTOR = "see by `dalirefurb doctor` what else takes the cores, and ask again"
+_DOCTOR = "see by `dalirefurb doctor` what else takes the cores, and try again"
 
 _NOTICEABLE = 0.05
 """Share of images from which on it is said that the store has lost or refused them."""
@@ -179,9 +179,9 @@ def diagnose(stats: Stats, facts: Facts, parts: Sequence[Stats] = (), *, first_e
         return Diagnosis(verdict, waiting, stats.images_per_s, cause, change, stats.steps, facts.shared)
 
     if facts.batches == 1 and not stats.steps:
-        return because("an epoch of one batch has no step between two", "a smaller batch_size would give it more")
+        return because("an epoch of one batch has no step between two", "smaller batches would give it more")
     if missing > 0:
-        return because(f"{stats.steps} steps of training are too few to tell", f"ask again after {missing} more")
+        return because(f"{stats.steps} steps of training are too few to tell", f"train for {missing} more")
     spread = _spread(parts)
     if spread is not None:
         low, high = (f"{100 * (1 - 1 / each):.0f} %" for each in spread)
@@ -192,9 +192,7 @@ def diagnose(stats: Stats, facts: Facts, parts: Sequence[Stats] = (), *, first_e
     if verdict is Verdict.NOT_DETECTED:
         return because("", _leave(stats, facts, first_epoch), verdict)
     if is_filling(stats, facts):
-        return because(
-            "but in an epoch that computes more images than those after it will", "ask again in the next epoch"
-        )
+        return because("but in an epoch that computes more images than those after it will", "train for another epoch")
     cause, change = find(stats, facts)
     if facts.shared:
         cause, change = f"{_SHARED}; {cause}", f"{change}; {_compare(stats, facts, first_epoch)}"
@@ -225,9 +223,9 @@ def _leave(stats: Stats, facts: Facts, first_epoch: Stats | None) -> str:
 def _compare(stats: Stats, facts: Facts, first_epoch: Stats | None) -> str:
     """Say what to compare with, where waiting does not tell what loading costs."""
     if facts.reuse is None:
-        other = "Standard"
+        other = "standard training"
     else:
-        other = "reuse_factor=1" if facts.reuse.factor > 1 else "Refurbish, reuse_factor=3"
+        other = "reuse_factor=1" if facts.reuse.factor > 1 else "refurbishing with reuse_factor=3"
     times = _times_first_epoch(stats, facts, first_epoch)
     now = "" if times is None else f" (now {times:.1f} times those of the first epoch, which computed all)"
     return f"compare images/s with those of {other}{now}"
@@ -296,7 +294,7 @@ def _computing(stats: Stats, facts: Facts) -> Bottleneck:
     if not few and (change := _fewer_misses(stats, facts)):
         return cause, change
     if not few and facts.reuse is None:
-        return cause, "a planner that reuses more would leave fewer, by a larger echoing_factor for example"
+        return cause, "a planner that reuses more would leave fewer, by a larger echoing factor for example"
     if facts.encoded:
         return cause, "a later split would keep images that are decoded already: recipe.at(1) or more"
     if facts.slots and facts.final_stages:

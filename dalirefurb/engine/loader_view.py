@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
-from dalirefurb.calls import Explained
+from dalirefurb.calls import Explained, explains
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError, LoaderError
 
@@ -90,6 +90,7 @@ class Mappable(ABC):
         moved.load_state_dict(moved.state_dict())
         return self
 
+    @explains
     def map(self, function: Callable[[Any], Any]) -> MappedLoader:
         """Return this loader with batches in another form; all else of it, its position above all, is shared.
 
@@ -99,6 +100,7 @@ class Mappable(ABC):
         require(callable(function), "function", "callable", function, "pass a function of one batch")
         return MappedLoader(self, function)
 
+    @explains
     def as_dicts(self, images: str = "pixel_values", labels: str = "labels", indices: str = "indices") -> MappedLoader:
         """Return this loader with mappings for batches, as `model(**batch)` of Hugging Face's models takes them.
 

@@ -178,11 +178,11 @@ class Account:
             lack = _lack(needs, free)
         if lack:
             kept = ", ".join(f"{name}={value}" for name, value in prefetch.chosen.items())
-            raise OutOfMemoryError(
-                f"{lack}: use a smaller store (a coverage below 1, a smaller reuse factor, max_bytes, a DiskStore), "
-                f"a smaller batch_size, smaller images, or fewer threads, Prefetch(num_threads=1)"
-                + (f"; and smaller numbers, or none, in place of Prefetch({kept})" if kept else "")
-            )
+            in_code = "a smaller store (a coverage below 1, max_bytes, a DiskStore), fewer threads, "
+            in_code += "Prefetch(num_threads=1)"
+            in_code += f"; and smaller numbers, or none, in place of Prefetch({kept})" if kept else ""
+            remedy = "use smaller batches, smaller images, a smaller reuse factor"
+            raise OutOfMemoryError(lack, remedy=remedy, in_code=in_code)
         if first and prefetch.memory is None:
             after = vars(fitting)
             changes = [f"{name} {old} -> {after[name]}" for name, old in vars(depths).items() if old != after[name]]

@@ -220,8 +220,11 @@ def _within_lag(depths: Depths, lag: int, *, adjustable: bool) -> Depths:
     if depths.batches_planned >= lag:
         least = replace(depths, look_ahead=1, batches_per_group=1).batches_planned + 1
         raise ConfigurationError(
-            f"lag must exceed the batches planned ahead, got lag={lag} and {depths.batches_planned} batches: "
-            f"pass AutoAssist(..., lag={depths.batches_planned + 1}), or a smaller look_ahead or batches_per_group "
-            f"(lag={least} is the least for look_ahead=1, batches_per_group=1)"
+            argument="lag",
+            requirement=f"more than the {depths.batches_planned} batches planned ahead",
+            given=f"{lag}",
+            remedy=f"pass lag={depths.batches_planned + 1}",
+            in_code="a smaller look_ahead or batches_per_group "
+            f"(lag={least} is the least for look_ahead=1, batches_per_group=1)",
         )
     return depths

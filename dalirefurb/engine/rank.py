@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import torch.distributed
 
-from dalirefurb.checks import integer, plain, rank_of
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.checks import integer, plain, rank_of, require
 from dalirefurb.system.launch_env import launched
 
 
@@ -45,11 +44,8 @@ def chosen(rank: Rank | tuple[int, int] | tuple[int, int, int] | None) -> Rank |
     if rank is None:
         return None
     rank = plain(rank)
-    if not isinstance(rank, tuple) or len(rank) not in (2, 3):
-        raise ConfigurationError(
-            f"rank must be (rank, world_size), got {rank!r}: pass this process's number and how many there are, or "
-            f"leave it out to have both found"
-        )
+    remedy = "pass this process's number and how many there are, or leave it out to have both found"
+    require(isinstance(rank, tuple) and len(rank) in (2, 3), "rank", "(rank, world_size)", rank, remedy)
     here = Rank(*rank).local_world_size
     if here is not None:
         here = integer("local_world_size", here, 1, None, "pass the number of processes on this machine, or None")

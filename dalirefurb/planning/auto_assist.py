@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.checks import require
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask, joined
 from dalirefurb.planning.echo import BatchEcho
 from dalirefurb.planning.planner import DerivedPlanner, Planner
@@ -189,16 +189,11 @@ class AutoAssist(DerivedPlanner):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._refuse_padding()
-        if isinstance(self.planner, AutoAssist):
-            raise ConfigurationError(
-                f"planner must know its batches before an epoch begins, since they are the candidates, got "
-                f"{self.planner!r}, which chooses by losses that come meanwhile: pass its inner planner"
-            )
-        if isinstance(self.planner, BatchEcho):
-            raise ConfigurationError(
-                f"planner must repeat samples, not batches, since each sample is chosen by itself and no batch stays "
-                f"whole, got {self.planner!r}: pass Echo(planner, ...)"
-            )
+        wanted = "one that knows its batches before an epoch begins, not by losses that come meanwhile"
+        assisted = isinstance(self.planner, AutoAssist)
+        require(not assisted, "planner", wanted, self.planner, "pass its inner planner")
+        wanted = "one that repeats samples, not batches, since each is chosen by itself and no batch stays whole"
+        require(not isinstance(self.planner, BatchEcho), "planner", wanted, self.planner, "pass Echo(planner, ...)")
         self._integer("lag", 1, None, "pass more than the batches that the loader plans ahead")
         self._integer("resolution", 1, None, "pass the pixels a side to judge images by")
         remedy = "leave it out for the default"

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.checks import require
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask, joined
 from dalirefurb.planning.echo_stream import EchoStream, InnerRows, RowBuffer
 from dalirefurb.planning.planner import DerivedPlanner
@@ -44,17 +44,12 @@ class Echoing(DerivedPlanner):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._refuse_padding()
-        if not self.planner.serves_once:
-            raise ConfigurationError(
-                f"planner must serve no sample twice in an epoch, got {self.planner!r}: pass its inner planner, and "
-                f"the product of both echoing factors"
-            )
-        if isinstance(self.planner, DerivedPlanner):
-            raise ConfigurationError(
-                f"planner must know its batches before an epoch begins, since those in the buffer and their repeats "
-                f"were chosen before, got {self.planner!r}, which chooses by losses that come meanwhile: pass "
-                f"AutoAssist(Echo(planner, ...), lag=...), which chooses among repeats"
-            )
+        wanted = "one that serves no sample twice in an epoch"
+        remedy = "pass its inner planner, and the product of both echoing factors"
+        require(self.planner.serves_once, "planner", wanted, self.planner, remedy)
+        wanted = "one that knows its batches before an epoch begins, not by losses that come meanwhile"
+        remedy = "pass AutoAssist(Echo(planner, ...), lag=...), which chooses among repeats"
+        require(not isinstance(self.planner, DerivedPlanner), "planner", wanted, self.planner, remedy)
         remedy = "pass the mean number of times that a sample is served, 1 to repeat nothing"
         self._number("echoing_factor", "of at least 1", lambda factor: 1 <= factor < math.inf, remedy)
 

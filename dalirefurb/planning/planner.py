@@ -88,7 +88,7 @@ class Planner(metaclass=TakesNumbers):
         self._integer("num_samples", 1, None, "pass len(source), of a source that holds a sample")
         remedy = "train on parts of the source one after the other"
         require(self.num_samples <= _MOST_SAMPLES, "num_samples", f"at most {_MOST_SAMPLES}", self.num_samples, remedy)
-        remedy = "a batch has a row at least" + ("" if self.may_be_short else ", and cannot exceed num_samples")
+        remedy = "a batch has a row at least" + ("" if self.may_be_short else ", and no more than there are samples")
         self._integer("batch_size", 1, None if self.may_be_short else self.num_samples, remedy)
         self._integer("seed", None, None, "pass an int")
         self._integer("shards", 1, None, "pass 1, or the largest world size to train on")
@@ -335,11 +335,8 @@ class DerivedPlanner(Planner):
         Raises:
             ConfigurationError: If it is one.
         """
-        if self.planner.padded:
-            raise ConfigurationError(
-                f"planner must serve no rows that only fill a batch up, since they would be served as samples, got "
-                f"{self.planner!r}: leave pad out"
-            )
+        wanted = "one that serves no rows that only fill a batch up, since they would be served as samples"
+        require(not self.planner.padded, "planner", wanted, self.planner, "leave pad out")
 
     def __len__(self) -> int:
         """Batches per epoch: as many as the inner planner's."""

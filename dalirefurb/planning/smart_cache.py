@@ -23,8 +23,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dalirefurb.checks import integer
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.checks import integer, require
 from dalirefurb.planning.batch_plan import Indices
 from dalirefurb.planning.closed_form import ClosedFormPlanner
 from dalirefurb.planning.shuffle import Run
@@ -66,25 +65,20 @@ class SmartCache(ClosedFormPlanner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.drop_last:
-            raise ConfigurationError(
-                "drop_last must be False, since a round serves the whole window, got True: leave it out, and "
-                "make num_cache_objects a multiple of batch_size"
-            )
-        remedy = "a window fills a batch, and holds no sample twice"
-        self._integer("num_cache_objects", self.batch_size, self.num_samples, remedy)
+        remedy = "leave it out, and make num_cache_objects a multiple of batch_size"
+        wanted = "False, since a round serves the whole window"
+        require(not self.drop_last, "drop_last", wanted, self.drop_last, remedy)
+        name, remedy = "num_cache_objects", "a window fills a batch, and holds no sample twice"
+        self._integer(name, self.batch_size, self.num_samples, remedy)
         self._number("replace_percent", "in 0..1", lambda share: 0 <= share <= 1, "pass 0.1 for 10 %")
         rest = self.num_cache_objects % self.batch_size
         fitting = self.num_cache_objects - rest
-        if rest and self.shards > 1:
-            raise ConfigurationError(
-                f"num_cache_objects must be a multiple of batch_size with several shards, got {self.num_cache_objects} "
-                f"and {self.batch_size}: pass {fitting}"
-            )
+        wanted = f"a multiple of batch_size={self.batch_size} with several shards"
+        require(rest == 0 or self.shards == 1, name, wanted, self.num_cache_objects, f"pass {fitting}")
         if rest:
             warnings.warn(
-                f"num_cache_objects should be a multiple of batch_size, got {self.num_cache_objects} and "
-                f"{self.batch_size}, so the last batch of a round has {rest} rows: pass {fitting}",
+                f"num_cache_objects={self.num_cache_objects} is no multiple of batch_size={self.batch_size}, so the "
+                f"last batch of a round has {rest} rows: pass num_cache_objects={fitting}",
                 stacklevel=5,
             )
 

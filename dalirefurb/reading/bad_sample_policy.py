@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dalirefurb.calls import TakesNumbers
-from dalirefurb.checks import integer, number
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.checks import integer, number, require
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.quarantine import Quarantine, check_path
 from dalirefurb.reading.substitutes import Substitutes
@@ -51,16 +50,11 @@ class BadSamplePolicy(metaclass=TakesNumbers):
     retry_s: float = RETRY_S
 
     def __post_init__(self) -> None:
-        if self.on_bad_sample not in ("raise", "replace"):
-            raise ConfigurationError(
-                f"on_bad_sample must be 'raise' or 'replace', got {self.on_bad_sample!r}: 'replace' serves a good "
-                f"sample in the place of a bad one, so that batches stay full"
-            )
-        if self.quarantine is not None and self.on_bad_sample == "raise":
-            raise ConfigurationError(
-                f"quarantine is for bad samples that are replaced, but on_bad_sample is 'raise' and quarantine "
-                f"{os.fspath(self.quarantine)!r}: pass on_bad_sample='replace', or leave quarantine out"
-            )
+        name, given = "on_bad_sample", self.on_bad_sample
+        remedy = "'replace' serves a good sample in the place of a bad one, so that batches stay full"
+        require(given in ("raise", "replace"), name, "'raise' or 'replace'", given, remedy)
+        remedy = "pass on_bad_sample='replace', or leave the quarantine out"
+        require(self.quarantine is None or given == "replace", name, "'replace' with a quarantine", given, remedy)
         if self.quarantine is not None:
             check_path(self.quarantine)
         if self.fallback_decoder is not None:

@@ -81,7 +81,7 @@ def judge(encoded: NDArray[np.uint8], pillow: PillowDecoder) -> Judged:
             None,
             header,
             f"an image must have {pillow.max_pixels:,} pixels at most, but its header declares {header.height} x "
-            f"{header.width}: pass a larger max_pixels to the loader if it is genuine",
+            f"{header.width}: pass max_pixels={header.height * header.width} if it is genuine",
         )
     return Judged(decoder, header)
 

@@ -46,10 +46,13 @@ def check_path(path: str | os.PathLike[str]) -> None:
     except OSError as error:
         reason = str(error.strerror)
     if reason:
-        raise ConfigurationError(
-            f"quarantine must be a text file that can be read and written, but {path} is not: {reason}: pass the path "
-            f"of a file in a folder that is there"
-        )
+        raise _unfit(path, reason)
+
+
+def _unfit(path: str | os.PathLike[str], reason: object) -> ConfigurationError:
+    """Return the error of what is no such file."""
+    said = f"must be a text file that can be read and written, but {path} is not: {reason}"
+    return ConfigurationError(said, argument="quarantine", remedy="pass the path of a file in a folder that is there")
 
 
 class Quarantine:
@@ -75,10 +78,7 @@ class Quarantine:
                 file.seek(0)
                 lines = file.readlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(
-                f"quarantine must be a text file that can be read and written, but {self._path} is not: {error}: pass "
-                f"the path of a file in a folder that is there"
-            ) from error
+            raise _unfit(self._path, error) from error
         self.samples = [self._parsed(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
     def add(self, sample: BadSample) -> None:

@@ -60,7 +60,7 @@ class Substitutes:
         if str(count).strip("0") == "1":  # Now, and whenever there are ten times as many.
             _log.warning(
                 "bad samples are replaced by others, %d of %d so far, the last one sample %d (%s): %s; "
-                "Loader.bad_samples() lists them, Stats.replaced counts rows",
+                "Loader.bad_samples() lists them, and `dalirefurb train` in the end; Stats.replaced counts rows",
                 *(count, self._planner.num_samples, error.index, error.name, error.reason),
             )
 

@@ -12,27 +12,18 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, SupportsIndex
+from typing import Any, ClassVar, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dalirefurb.calls import INSTEAD, Explained
+from dalirefurb.calls import Explained, Words, instead
+from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images
 from dalirefurb.source.labels import as_array, checked_labels, refuse_mask, warn_of_many
 from dalirefurb.source.levels import Levels, ValueRange
 from dalirefurb.source.outage import Patience
-
-_ELSEWHERE = {
-    "targets": "labels are in source.labels, one row for each sample",
-    "samples": "the path of sample i is source.name(i), its label source.labels[i], and source[i] shows it",
-    "imgs": "the path of sample i is source.name(i), its label source.labels[i], and source[i] shows it",
-    **dict.fromkeys(("transform", "transforms"), INSTEAD["transform"]),
-    "target_transform": f"{INSTEAD['target_transform']} before the loader is made",
-}
-"""Where names of torchvision's data sets are found in a source."""
-
 
 NOT_AT_HAND = np.empty((0, 0, 3), np.uint8)
 """In the place of an image, see `Source.images`."""
@@ -49,6 +40,14 @@ class Source(metaclass=Explained):
         value_range: Numbers of black and white in images deeper than 8 bits, such as (0, 4095) for those of a 12-bit
             scanner that are stored in 16 bits; None: the least and the largest number that each image declares.
     """
+
+    INSTEAD: ClassVar[Words] = {
+        "targets": "labels are in source.labels, one row for each sample",
+        **dict.fromkeys(
+            ("samples", "imgs"),
+            "the path of sample i is source.name(i), its label source.labels[i], and source[i] shows it",
+        ),
+    }
 
     labels: NDArray[Any]
     encoded: bool
@@ -100,9 +99,9 @@ class Source(metaclass=Explained):
         return image
 
     def __getattr__(self, name: str) -> Any:
-        """Say where torchvision's names are found here."""
-        place = _ELSEWHERE.get(name)
-        told = "" if place is None or name.startswith("_") else f": {place}"
+        """Say where names of other libraries are found here."""
+        place = instead(type(self), name)
+        told = "" if place is None else f": {place}"
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{told}", name=name, obj=self)
 
     @property
@@ -225,10 +224,7 @@ class Subset(Source):
     """
 
     def __init__(self, source: Source, indices: ArrayLike) -> None:
-        if not isinstance(source, Source):
-            raise ConfigurationError(
-                f"source must be a source, got a {type(source).__name__}: pass such as ImageFolder(path)"
-            )
+        require(isinstance(source, Source), "source", "a source", source, "pass such as ImageFolder(path)")
         chosen = as_array(indices, "a subset's indices")
         if chosen.dtype == np.bool_ and chosen.shape == (len(source),):
             chosen = np.flatnonzero(chosen)

@@ -188,8 +188,9 @@ class ImageFolder(_Files):
             left_out = self._scan()
         except OSError as error:
             raise ConfigurationError(
-                f"root must be a folder of readable folders, but {error.filename} is none: {error.strerror}: pass the "
-                f"path of one folder, without a pattern"
+                f"must be a folder of readable folders, but {error.filename} is none: {error.strerror}",
+                argument="root",
+                remedy="pass the path of one folder, without a pattern",
             ) from error
         if left_out:
             warnings.warn(f"{self._root.rstrip(os.sep)}{os.sep}: {left_out}", stacklevel=3)
@@ -200,7 +201,8 @@ class ImageFolder(_Files):
         layout = f"{self._root} must hold one folder per class, images in them (root/class/image.jpg)"
         if not self.classes:
             found = f"{len(direct)} images directly in it" if direct else "none"
-            raise ConfigurationError(f"{layout}, but holds {found}: move them into class folders, or use FileList")
+            remedy, in_code = "move them into class folders", "use FileList"
+            raise ConfigurationError(f"{layout}, but holds {found}", remedy=remedy, in_code=in_code)
         self._paths = []
         counts = []
         for name in self.classes:

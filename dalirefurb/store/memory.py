@@ -21,8 +21,10 @@ from dalirefurb.store.slot_table import SlotContents, SlotTable
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.remains import Remains
 
-_REMEDY = "use a smaller coverage (see propose_coverage), a smaller reuse factor or a smaller image"
+_REMEDY = "use smaller images, a smaller reuse factor"
 """What helps where memory is short."""
+_IN_CODE = "a smaller coverage (see propose_coverage)"
+"""What else helps then."""
 
 _SPARE = 1024
 _SPARE_BYTES = 32 << 20
@@ -63,13 +65,12 @@ class MemoryStore(Store):
             return spec
         need = f"{spec.slots} slots need {amount(spec.nbytes)} and {amount(limit)} are"
         if self._max_bytes is None:
-            raise OutOfMemoryError(
-                f"the store must fit in memory, but {need} available: {_REMEDY}; "
-                "or pass max_bytes, and what has no room is recomputed"
-            )
+            said = f"the store must fit in memory, but {need} available"
+            in_code = f"{_IN_CODE}; or pass max_bytes, and what has no room is recomputed"
+            raise OutOfMemoryError(said, remedy=_REMEDY, in_code=in_code)
         warnings.warn(
             f"the store is smaller than the plan needs: {need} allowed by max_bytes. What has no room is recomputed, "
-            f"so batches miss unequally; to cache evenly, {_REMEDY}",
+            f"so batches miss unequally; to cache evenly, {_REMEDY}, or {_IN_CODE}",
             stacklevel=4,
         )
         return _within(limit, spec)
@@ -269,8 +270,7 @@ def _aligned_empty(nbytes: int) -> NDArray[np.uint8]:
     try:
         raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     except MemoryError as error:
-        raise OutOfMemoryError(
-            f"the store must fit in memory, but {amount(nbytes)} cannot be allocated: {_REMEDY}"
-        ) from error
+        said = f"the store must fit in memory, but {amount(nbytes)} cannot be allocated"
+        raise OutOfMemoryError(said, remedy=_REMEDY, in_code=_IN_CODE) from error
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes]

@@ -53,10 +53,8 @@ class TimmLoader(LoaderView):
     ) -> None:
         known = isinstance(loader, (Loader, LoaderView))
         require(known, "loader", "a dalirefurb.Loader", loader, "others go to timm as they are")
-        if isinstance(loader, Loader) and loader.with_indices:
-            raise ConfigurationError(
-                "with_indices must be False, since timm's batches are (images, targets), got True: leave it out"
-            )
+        indexed = isinstance(loader, Loader) and loader.with_indices
+        require(not indexed, "with_indices", "False, since timm's batches are (images, targets)", True, "leave it out")
         if mixup is not None:
             _check_mixup(mixup, loader)
         super().__init__(loader)

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch.distributed
 
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.checks import require
 from dalirefurb.engine.loader_view import LoaderView
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.loader import Loader
@@ -44,11 +45,8 @@ class TrainerLoader:
     """
 
     def __init__(self, loader: Loader) -> None:
-        if isinstance(loader, LoaderView):
-            raise ConfigurationError(
-                f"loader must be a dalirefurb.Loader itself, got {loader!r}: give the trainer what was mapped, and "
-                f"call the function on each batch in the training loop"
-            )
+        remedy = "give the trainer what was mapped, and call the function on each batch in the training loop"
+        require(not isinstance(loader, LoaderView), "loader", "a dalirefurb.Loader itself", loader, remedy)
         if not isinstance(loader, Loader):
             raise ConfigurationError(
                 f"loader must be a dalirefurb.Loader, got {type(loader).__name__}: give other loaders to the trainer "
@@ -131,11 +129,9 @@ def check_maker(name: str, make: object) -> None:
     Raises:
         ConfigurationError: If it is neither a function nor a loader's parts.
     """
-    if not callable(make) and not (isinstance(make, tuple) and len(make) in (3, 4)):
-        raise ConfigurationError(
-            f"{name} must be a function that makes a Loader, or (source, recipe, planner, store), got {make!r}: pass "
-            f"lambda: Loader(...), or a function of a module if it is sent to other processes"
-        )
+    wanted = "a function that makes a Loader, or (source, recipe, planner, store)"
+    remedy = "pass lambda: Loader(...), or a function of a module if it is sent to other processes"
+    require(callable(make) or (isinstance(make, tuple) and len(make) in (3, 4)), name, wanted, make, remedy)
 
 
 def make_loader(make: Make) -> Loader:

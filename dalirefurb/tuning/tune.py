@@ -134,11 +134,10 @@ def check_disk(disk: Path | str | None) -> Path | None:
     require(isinstance(disk, (str, Path)), "disk", "the path of a folder", disk, "pass such as '/local', or None")
     folder = Path(disk)
     remedy = "make it, pass another one, or leave it out to keep nothing on a disk"
-    if not folder.is_dir():
-        there = "is no folder" if folder.exists() else "is not there"
-        raise ConfigurationError(f"disk must be a folder where a cache may lie, but {folder} {there}: {remedy}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"disk must be a folder that can be written, but {folder} cannot: {remedy}")
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        why = "cannot be written" if folder.is_dir() else "is no folder" if folder.exists() else "is not there"
+        said = f"must be a folder where a cache may lie, but {folder} {why}"
+        raise ConfigurationError(said, argument="disk", remedy=remedy)
     return folder
 
 

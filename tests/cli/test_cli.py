@@ -58,11 +58,11 @@ TRAINED = Stats(samples=800, hits=600, misses=200, batches=100, steps=99, consum
 @pytest.mark.parametrize(
     ("stats", "facts", "remedy"),
     [
-        (TRAINED, SHARED, "compare images/s with those of --technique standard"),
-        (TRAINED, replace(SHARED, reuse=None), "compare images/s with those of --technique standard"),
-        (TRAINED, replace(SHARED, reuse=Reuse()), "compare images/s with those of --technique refurbish"),
-        (Stats(), SHARED, "train for more --epochs"),
-        (replace(TRAINED, hits=0, misses=800, consumer_wait_s=9.0), SHARED, "train for more --epochs"),
+        (TRAINED, SHARED, "compare images/s with those of --reuse-factor 1"),
+        (TRAINED, replace(SHARED, reuse=None), "compare images/s with those of standard training"),
+        (TRAINED, replace(SHARED, reuse=Reuse()), "compare images/s with those of refurbishing with --reuse-factor 3"),
+        (Stats(), SHARED, "train for 16 more"),
+        (replace(TRAINED, hits=0, misses=800, consumer_wait_s=9.0), SHARED, "train for another epoch"),
     ],
 )
 def test_a_diagnosis_names_options_of_the_command(stats, facts, remedy):
@@ -247,7 +247,10 @@ def test_a_folder_without_images_is_one_line(tmp_path, capsys):
             "--num-cache-objects must be an int in 16..48, got 8",
         ),
         (["--technique", "smartcache", "--batch-size", "0"], "--batch-size must be an int of at least 1, got 0"),
-        (["--technique", "simplified", "--remove-layers", "3"], "got 3 for rand_augment_1, rand_augment_2"),
+        (
+            ["--technique", "simplified", "--remove-layers", "3"],
+            "--remove-layers must be an int in 1..2, got 3: the operations to leave out are rand_augment_1, rand_augm",
+        ),
         (["--technique", "autoassist", "--lag", "0"], "--lag must be an int of at least 1, got 0"),
         (["--colour"], "unrecognized arguments: --colour; see dalirefurb train --help"),
     ],

@@ -25,6 +25,7 @@ import dalirefurb
 from dalirefurb.cli import main, terminal
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.techniques import OPTIONS
+from dalirefurb.errors import ConfigurationError, OutOfMemoryError
 from dalirefurb.loader import Loader
 from tests.interruptible import interruptible
 from tests.one_line import error_of, without_progress
@@ -63,7 +64,7 @@ REFUSED = [
     ("train FOLDER --technique autoassist --lag 99999999999999999999", "--lag must be an int of at most 100000"),
     (
         "train FOLDER --technique simplified --remove-layers 99",
-        "--remove-layers must be at most the number of operations",
+        "--remove-layers must be an int in 1..2, got 99: the operations to leave out are rand_augment_1, rand_a",
     ),
     ("train FOLDER --technique simplified --remove-layers -1", "--remove-layers must be an int of at least 1, got -1"),
     ("train FOLDER --epochs 99999999999999999999", "--epochs must be an int of at most 1000000000, got 9999999"),
@@ -77,7 +78,11 @@ REFUSED = [
     ("train FOLDER --max-pixels 0", "--max-pixels must be an int of at least 1, got 0"),
     ("train FOLDER --split 99", "--split must be a stage's name or a count of partial stages in 0..5"),
     ("train FOLDER --seed " + 5000 * "9", "argument --seed: invalid int value"),
-    ("train FOLDER --quarantine bad.jsonl", "but --on-bad-sample is 'raise'"),
+    (
+        "train FOLDER --quarantine bad.jsonl",
+        "--on-bad-sample must be 'replace' with a quarantine, got 'raise': pass --on-bad-sample replace, or leave the "
+        "quarantine out",
+    ),
     (
         "train FOLDER --on-bad-sample replace --quarantine /dev/full",
         "--quarantine must be a text file that can be read and written, but /dev/full is not: it is no regular file",
@@ -196,13 +201,13 @@ def test_images_that_fill_the_memory_are_refused(photographs, capsys, monkeypatc
     assert re.search(
         r"memory must hold what the loader takes, .*final images on their way [\d.]+ GB.*1\.00 GB are", line
     )
-    assert "smaller --batch-size, smaller images" in line
+    assert line.endswith(": use smaller batches, smaller images, a smaller reuse factor")
 
 
 def test_a_lag_that_is_too_short_is_refused_in_options(photographs, capsys):
     status, line = error_of(capsys, "train", photographs, *SMALL, "--technique", "autoassist", "--lag", "1")
     assert status == 2
-    assert re.search(r"--lag must exceed the batches .*, got --lag 1 and \d+ batches: pass --lag \d+$", line)
+    assert re.search(r"error: --lag must be more than the \d+ batches planned ahead, got 1: pass --lag \d+$", line)
 
 
 @pytest.mark.parametrize("text", ["", "a\0b"])
@@ -250,7 +255,7 @@ def test_broken_files_are_named_and_nothing_else_is_said_of_them(odd, capfd):
     for count, line in ((1, first), (10, tenth)):
         told = f"dalirefurb: warning: bad samples are replaced by others, {count} of 61 so far, the last one sample "
         assert line.startswith(told)
-        assert line.endswith("; all are listed in the end")
+        assert "; Loader.bad_samples() lists them, and `dalirefurb train` in the end" in line
     assert "\n13 bad images, replaced by others:\n" in said.out
     assert f"{odd}/class_1/{ESCAPED_NAME}: not an image" in said.out
     assert "\x1b" not in said.out
@@ -649,6 +654,32 @@ def test_what_the_machine_lacks_is_one_line(monkeypatch, tmp_path, capsys, error
     assert said in line
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ConfigurationError(
+                argument="batch_size", requirement="even", given="3", remedy="pass batch_size=4", in_code="pad=True"
+            ),
+            "--batch-size must be even, got 3: pass --batch-size 4",
+        ),
+        (ConfigurationError("must be no batch_size=3", argument="root"), "FOLDER must be no batch_size=3"),
+        (
+            ConfigurationError(argument="shards", requirement="1", given="2", remedy="pass shards=1"),
+            "shards must be 1, got 2: pass shards=1",
+        ),
+        (
+            OutOfMemoryError("epochs must fit in memory", remedy="use smaller images", in_code="a DiskStore"),
+            "epochs must fit in memory: use smaller images",
+        ),
+    ],
+)
+def test_of_an_error_the_argument_and_the_remedy_are_told_in_options(monkeypatch, tmp_path, capsys, error, said):
+    monkeypatch.setattr("dalirefurb.show.plots.compare_plans", raising(error))
+    status, line = error_of(capsys, *PLAN, "--out", tmp_path / "plan.png")
+    assert (status, line) == (2, f"dalirefurb: error: {said}")
+
+
 def test_what_is_unforeseen_is_one_line_that_says_where_its_traceback_is(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("dalirefurb.show.plots.compare_plans", raising(TypeError("two\nlines")))
@@ -673,7 +704,8 @@ def test_a_warning_is_one_line_of_options(tmp_path, capsys):
     assert main([*PLAN, *smartcache, "--out", str(tmp_path / "plan.png")]) == 0
     said = capsys.readouterr().err
     assert said.startswith(
-        "dalirefurb: warning: --num-cache-objects should be a multiple of --batch-size, got 33 and 8"
+        "dalirefurb: warning: --num-cache-objects 33 is no multiple of --batch-size 8, so the last batch of a round "
+        "has 1 rows: pass --num-cache-objects 32"
     )
     assert said.count("\n") == 1
 
@@ -712,7 +744,7 @@ def test_bad_images_are_kept_in_a_quarantine_where_it_is_asked_for(photographs, 
 def test_an_image_is_too_large_where_it_is_said(photographs, capsys):
     status, line = error_of(capsys, "train", photographs, *SMALL, "--max-pixels", 1000)
     assert status == 1
-    assert re.search(r"1,000 pixels at most, but its header declares \d+ x \d+: pass a larger --max-pixels", line)
+    assert re.search(r"1,000 pixels at most, but its header declares \d+ x \d+: pass --max-pixels \d+ if", line)
 
 
 @pytest.mark.parametrize("kernels", ["numba", "dali"])

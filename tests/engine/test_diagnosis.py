@@ -87,7 +87,7 @@ def test_few_steps_are_inconclusive(steps: int) -> None:
     found = diagnose(made(wait_s=1, batches=steps + 1), REUSING)
     assert found.verdict is Verdict.INCONCLUSIVE
     missing = LEAST_STEPS - steps
-    assert f"{steps} steps of training are too few to tell: ask again after {missing} more" in str(found)
+    assert f"{steps} steps of training are too few to tell: train for {missing} more" in str(found)
     enough = diagnose(made(wait_s=1, batches=steps + missing + 1), REUSING)
     assert (enough.verdict, "known steps" in enough.cause) == (Verdict.DETECTED, False)
 
@@ -101,19 +101,19 @@ def test_of_a_short_epoch_its_own_steps_suffice_and_how_few_they_are_is_said(bat
         assert f"known steps: only {batches - 1}" in str(found)
     if batches > 2:
         found = diagnose(made(batches=2), facts)
-        assert f"1 steps of training are too few to tell: ask again after {batches - 2} more" in str(found)
+        assert f"1 steps of training are too few to tell: train for {batches - 2} more" in str(found)
 
 
 def test_where_an_epoch_has_one_batch_no_step_is_ever_known_and_the_remedy_is_said() -> None:
     found = diagnose(made(batches=1), replace(COMPUTED_ONCE, batches=1))
     assert str(found) == (
-        "INCONCLUSIVE: an epoch of one batch has no step between two: a smaller batch_size would give it more"
+        "INCONCLUSIVE: an epoch of one batch has no step between two: smaller batches would give it more"
     )
 
 
 def test_nothing_at_all_is_inconclusive_and_says_no_figures() -> None:
     found = diagnose(Stats(), Facts())
-    assert str(found) == "INCONCLUSIVE: 0 steps of training are too few to tell: ask again after 16 more"
+    assert str(found) == "INCONCLUSIVE: 0 steps of training are too few to tell: train for 16 more"
     assert math.isnan(found.waiting)
     assert math.isnan(found.headspace)
 
@@ -153,7 +153,7 @@ def test_an_epoch_that_fills_the_store_says_nothing_of_waiting_in_later_ones(
     filling, later = made(wait_s=1, hits=0, misses=800), round(800 * (1 - coverage + coverage / reuse_factor))
     found = diagnose(filling, facts)
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert found.change == "ask again in the next epoch"
+    assert found.change == "train for another epoch"
     assert diagnose(made(wait_s=1, hits=800 - later, misses=later), facts).verdict is Verdict.DETECTED
 
 
@@ -312,11 +312,11 @@ SHARING = replace(REUSING, shared=True)
             "compare images/s with those of reuse_factor=1 (now 2.5 times those of the first epoch, which computed "
             "all)",
         ),
-        (replace(SHARING, reuse=None), None, "compare images/s with those of Standard"),
+        (replace(SHARING, reuse=None), None, "compare images/s with those of standard training"),
         (
             replace(COMPUTED_ONCE, shared=True),
             made(),
-            "compare images/s with those of Refurbish, reuse_factor=3",
+            "compare images/s with those of refurbishing with reuse_factor=3",
         ),
     ],
 )
@@ -563,7 +563,7 @@ def test_what_is_asked_since_a_snapshot_counts_no_first_epoch_and_says_how_many_
         first = loader.stats()
         for _ in islice(loader, 3):
             pass
-        assert "2 steps of training are too few to tell: ask again after 14 more" in str(loader.diagnose(first))
+        assert "2 steps of training are too few to tell: train for 14 more" in str(loader.diagnose(first))
 
 
 # One step an epoch, and several.

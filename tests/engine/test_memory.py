@@ -238,7 +238,7 @@ def test_a_loader_that_does_not_fit_is_refused_before_it_takes_anything(
     with pytest.raises(
         OutOfMemoryError,
         match=r"^the GPU's memory must hold what the loader takes, [\d.]+ [KM]B \(.*final images on their "
-        r"way [\d.]+ [KM]B.*\), but 700\.00 KB are free: use a smaller store .*, a smaller batch_size, .*fewer threads",
+        r"way [\d.]+ [KM]B.*\), but 700\.00 KB are free: use smaller batches, .*a smaller store .*fewer threads",
     ) as caught:
         load(arrays, store, partial_device="cpu")
     assert ("the store's slots" in str(caught.value)) == (kind == "device")
@@ -326,7 +326,9 @@ def test_where_memory_is_short_less_is_on_its_way_and_the_same_is_served(
         caplog.messages[0],
     )
     room(monkeypatch, needed[0][HOST][STORE] + 1000)
-    with pytest.raises(OutOfMemoryError, match=r"the store's slots 196\.61 KB, .* 197\.61 KB are free: use a smaller"):
+    with pytest.raises(
+        OutOfMemoryError, match=r"the store's slots 196\.61 KB, .* 197\.61 KB are free: use smaller bat"
+    ):
         served(arrays, prefetch=prefetch)
 
 

@@ -233,10 +233,14 @@ def test_losses_are_for_autoassist_only(source: ImageFolder) -> None:
 
 
 def test_a_lag_shorter_than_what_is_planned_ahead_is_refused_with_both_numbers(source: ImageFolder) -> None:
-    with pytest.raises(ConfigurationError, match=r"got lag=9 and 13 batches: pass AutoAssist\(\.\.\., lag=14\)"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"^lag must be more than the 13 batches planned ahead, got 9: pass lag=14, or a smaller",
+    ) as refused:
         Loader(source, simple(SIZE), assist(STANDARD), prefetch=Prefetch(look_ahead=4, replicas=2))
+    assert (refused.value.argument, refused.value.given, refused.value.remedy) == ("lag", "9", "pass lag=14")
     for lag in (2, 7):
-        with pytest.raises(ConfigurationError, match=rf"got lag={lag} and 7 batches.*lag=8 is the least"):
+        with pytest.raises(ConfigurationError, match=rf"the 7 batches planned ahead, got {lag}: .*lag=8 is the least"):
             Loader(source, simple(SIZE), assist(STANDARD, lag=lag), prefetch=Prefetch(replicas=1))
 
 

@@ -554,13 +554,13 @@ STANDARD = Standard(8, batch_size=4)
         (8, "planner must be a planner, got 8: pass Standard(...) or Refurbish(...)"),
         (
             AutoAssist(STANDARD, lag=2),
-            f"planner must know its batches before an epoch begins, since they are the candidates, got "
-            f"{AutoAssist(STANDARD, lag=2)!r}, which chooses by losses that come meanwhile: pass its inner planner",
+            f"planner must be one that knows its batches before an epoch begins, not by losses that come meanwhile, "
+            f"got {AutoAssist(STANDARD, lag=2)!r}: pass its inner planner",
         ),
         (
             BatchEcho(STANDARD, echoing_factor=2),
-            f"planner must repeat samples, not batches, since each sample is chosen by itself and no batch stays "
-            f"whole, got {BatchEcho(STANDARD, echoing_factor=2)!r}: pass Echo(planner, ...)",
+            f"planner must be one that repeats samples, not batches, since each is chosen by itself and no batch "
+            f"stays whole, got {BatchEcho(STANDARD, echoing_factor=2)!r}: pass Echo(planner, ...)",
         ),
     ],
 )

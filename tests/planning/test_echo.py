@@ -358,12 +358,12 @@ def test_a_fingerprint_is_json_and_holds_the_inner_planners():
         ({"planner": 8}, "planner must be a planner, got 8: pass Standard(...) or Refurbish(...)"),
         (
             {"planner": BATCHES},
-            "planner must serve no sample twice in an epoch, got BatchEcho(planner=Refurbish(",
+            "planner must be one that serves no sample twice in an epoch, got BatchEcho(planner=Refurbish(",
         ),
         (
             {"planner": AutoAssist(Standard(8, batch_size=4), lag=2)},
-            "planner must know its batches before an epoch begins, since those in the buffer and their repeats were "
-            "chosen before, got AutoAssist(planner=Standard(",
+            "planner must be one that knows its batches before an epoch begins, not by losses that come meanwhile, "
+            "got AutoAssist(planner=Standard(",
         ),
     ],
 )

@@ -35,10 +35,10 @@ def test_a_fingerprint_is_json_and_names_every_argument():
         ({"num_samples": 0}, "num_samples must be an int of at least 1, got 0: pass len(source)"),
         ({"num_samples": 8.0}, "num_samples must be an int of at least 1, got 8.0"),
         ({"num_samples": 2**40 + 1}, "num_samples must be at most 1099511627776, got 1099511627777: train on parts"),
-        ({"batch_size": 0}, "batch_size must be an int in 1..8, got 0: a batch has a row at least, and cannot"),
+        ({"batch_size": 0}, "batch_size must be an int in 1..8, got 0: a batch has a row at least, and no more"),
         (
             {"batch_size": 9},
-            "batch_size must be an int in 1..8, got 9: a batch has a row at least, and cannot",
+            "batch_size must be an int in 1..8, got 9: a batch has a row at least, and no more",
         ),
         ({"batch_size": True}, "batch_size must be an int in 1..8, got True"),
         ({"seed": 0.5}, "seed must be an int, got 0.5: pass an int"),

@@ -178,10 +178,10 @@ def test_a_miss_is_anywhere_in_its_batch_equally_often():
 
 def test_a_window_that_is_no_multiple_of_the_batch_size_is_warned_about_where_it_is_made():
     with pytest.warns(
-        UserWarning, match="should be a multiple of batch_size, got 50 and 8, so the last batch of a "
+        UserWarning, match="num_cache_objects=50 is no multiple of batch_size=8, so the last batch of a "
     ) as seen:
         SmartCache(100, batch_size=8, num_cache_objects=50, replace_percent=0.1)
-    assert str(seen[0].message).endswith("round has 2 rows: pass 48")
+    assert str(seen[0].message).endswith("round has 2 rows: pass num_cache_objects=48")
     assert seen[0].filename == __file__
 
 
@@ -215,7 +215,7 @@ def test_a_fingerprint_is_json_and_names_every_argument():
         ({"replace_percent": True}, "replace_percent must be a number in 0..1, got True"),
         (
             {"shards": 2, "num_cache_objects": 55},
-            "num_cache_objects must be a multiple of batch_size with several shards, got 55 and 10: pass 50",
+            "num_cache_objects must be a multiple of batch_size=10 with several shards, got 55: pass 50",
         ),
         ({"drop_last": True}, "drop_last must be False, since a round serves the whole window, got True: leave it out"),
     ],

@@ -532,7 +532,7 @@ def test_a_state_belongs_to_what_is_done_about_bad_samples(source: ImageFolder) 
     ("options", "message"),
     [
         ({"on_bad_sample": "skip"}, "on_bad_sample must be 'raise' or 'replace', got 'skip'"),
-        ({"quarantine": "bad.jsonl"}, "but on_bad_sample is 'raise' and quarantine 'bad.jsonl': pass on_bad_sample="),
+        ({"quarantine": "bad.jsonl"}, "on_bad_sample must be 'replace' with a quarantine, got 'raise': pass on_bad_s"),
         ({"max_pixels": 0}, "max_pixels must be an int of at least 1, got 0: None for any size"),
     ],
 )

@@ -269,7 +269,9 @@ def test_an_image_larger_than_max_pixels_is_refused_before_it_is_decoded(tmp_pat
     path = tmp_path / "picture.jpg"
     path.write_bytes(jpeg(picture(0, height=40, width=50)))
     source = FileList([path], [0])
-    refusal = pytest.raises(SampleError, match=r"1,999 pixels at most, but its header declares 40 x 50: pass a larger")
+    refusal = pytest.raises(
+        SampleError, match=r"1,999 pixels at most, but its header declares 40 x 50: pass max_pixels=2000"
+    )
     with (
         Loader(source, WINDOW, Standard(1, batch_size=1), bad_samples=BadSamplePolicy(max_pixels=1_999)) as loader,
         refusal,

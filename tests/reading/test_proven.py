@@ -315,7 +315,7 @@ def test_a_size_that_is_too_large_is_told_whoever_would_decode_it() -> None:
         encoded = np.frombuffer(written(format_), np.uint8)
         verdict = judge(encoded, PillowDecoder(3_289, Levels()))
         assert verdict.decoder is None
-        assert "3,289 pixels at most, but its header declares 47 x 70: pass a larger" in verdict.reason
+        assert "3,289 pixels at most, but its header declares 47 x 70: pass max_pixels=3290" in verdict.reason
 
 
 def test_an_image_that_is_too_large_is_never_decoded_to_find_its_orientation() -> None:

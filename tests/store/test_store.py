@@ -286,7 +286,7 @@ def test_open_refuses_arguments_that_make_no_slots(
 
 def test_a_memory_store_with_less_than_it_needs_says_so_once_with_both_numbers_and_is_smaller() -> None:
     store = MemoryStore(max_bytes="50MB")
-    expected = "1000 slots need 150.53 MB and 50.00 MB are allowed by max_bytes.*use a smaller coverage"
+    expected = "1000 slots need 150.53 MB and 50.00 MB are allowed by max_bytes.*use smaller images, .*smaller coverage"
     with pytest.warns(UserWarning, match=expected) as warned:
         store.open(StoreSpec((224, 224, 3), 1000, {}))
     assert len(warned) == 1
@@ -298,7 +298,7 @@ def test_a_memory_store_with_less_than_it_needs_says_so_once_with_both_numbers_a
 
 
 def test_a_memory_store_refuses_more_than_is_available() -> None:
-    expected = r"need 1505280\.00 TB and \d+\.\d\d [GM]B are available: use a smaller coverage .*; or pass max_bytes"
+    expected = r"need 1505280\.00 TB and \d+\.\d\d [GM]B are available: use smaller images, .*; or pass max_bytes"
     with pytest.raises(OutOfMemoryError, match=expected):
         MemoryStore().open(StoreSpec((224, 224, 3), 10**13, {}))
 

@@ -136,7 +136,7 @@ def test_a_seed_draws_the_running_order_and_no_shuffle_is_the_datas() -> None:
         ({"cache_num": 10**9, "cache_rate": 0.3}, 4),
     ],
 )
-@pytest.mark.filterwarnings("ignore:num_cache_objects should be a multiple")
+@pytest.mark.filterwarnings("ignore:num_cache_objects=")
 def test_the_window_is_the_least_of_number_share_and_all(arguments: dict[str, Any], window: int) -> None:
     assert make(**arguments).planner.num_cache_objects == window
 
@@ -144,7 +144,7 @@ def test_the_window_is_the_least_of_number_share_and_all(arguments: dict[str, An
 @pytest.mark.parametrize(
     ("num_samples", "rate", "window"), [(14, 0.4, 5), (14, 0.7, 9), (14, 0.57, 7), (100, 0.29, 28), (100, 0.57, 56)]
 )
-@pytest.mark.filterwarnings("ignore:num_cache_objects should be a multiple", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:num_cache_objects=", "ignore::DeprecationWarning")
 def test_a_share_of_samples_is_cut_to_a_whole_number_as_by_monai(num_samples: int, rate: float, window: int) -> None:
     source = Arrays(np.zeros((num_samples, SIZE, SIZE, 3), np.uint8), np.arange(num_samples))
     planner = make(source, cache_num=10**9, cache_rate=rate).planner

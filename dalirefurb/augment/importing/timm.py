@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from dalirefurb.augment.importing.assembly import Parts, erasing_after, maybe, parts_of, refusal, refuse, three
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Output
@@ -15,7 +15,7 @@ from dalirefurb.augment.stages.blur import GaussianBlur
 from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, VerticalFlip
 from dalirefurb.augment.stages.resize import RATIO, SCALE, RandomResizedCrop, Resize
-from dalirefurb.calls import Explained, explained
+from dalirefurb.calls import Explained, Words, no_argument
 from dalirefurb.checks import plain, require
 from dalirefurb.errors import ConfigurationError
 
@@ -37,6 +37,24 @@ _REFUSED = {
     "patchify": "images are made, not patches: cut them on the model's side",
 }
 """Arguments that must be false, with what helps."""
+
+_ASK_NOTHING: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("collate_fn", "device", "num_batches", "input_size_choices", "batch_size_choices"), ()),
+    **dict.fromkeys(("batch_choice_weights", "batch_schedule_epochs"), ()),
+    **dict.fromkeys(("re_split", "distributed", "pin_memory", "fp16"), (False,)),
+    **dict.fromkeys(("patchify_channels_last", "patchify_flatten"), (True,)),
+    **dict.fromkeys(("persistent_workers", "use_multi_epochs_loader"), (True, False)),
+    **dict.fromkeys(("num_aug_repeats", "num_aug_splits", "batch_choice_seed"), (0,)),
+    "img_dtype": ("float32", "torch.float32"),
+    "worker_seeding": ("all",),
+    "batch_choice_schedule": ("constant",),
+    "batch_schedule_spread": (0.65,),
+    "batch_schedule_random_mix": (0.1,),
+    "patch_size": (16,),
+    "max_seq_len": (576,),
+}
+"""Arguments of `create_loader` and `create_transform` of timm 1.0, with the values that change nothing; None is one of
+each. Threads live as long as the loader, whatever is said of workers."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +94,36 @@ class CreateTransform(metaclass=Explained):
         naflex: False.
         patchify: False.
     """
+
+    INSTEAD: ClassVar[Words] = {
+        "aa": "it is auto_augment here",
+        "reprob": "it is re_prob here",
+        "remode": "it is re_mode here",
+        "recount": "it is re_count here",
+        "train_interpolation": "it is interpolation here",
+        "img_size": "it is input_size here",
+        "distributed": "the planner divides batches among ranks: Refurbish(..., shards=8)",
+        "device": "TimmLoader(loader, device=device) moves batches",
+        **dict.fromkeys(
+            ("img_dtype", "fp16"), "the output has a dtype: Recipe.from_timm(...).with_output(dtype='bfloat16')"
+        ),
+        **dict.fromkeys(
+            ("re_split", "num_aug_splits", "num_aug_repeats"),
+            "a sample is served once an epoch, and all images of a batch are augmented alike: leave it out",
+        ),
+        "mixup": "batches are mixed after the loader: dalirefurb.Mix(num_classes, mixup=...)",
+        "cutmix": "batches are mixed after the loader: dalirefurb.Mix(num_classes, cutmix=...)",
+        "force_color_jitter": "create_transform has none: put a ColorJitter after the policy, in a Recipe of your own",
+        "worker_seeding": "the planner draws all numbers: Refurbish(..., seed=0)",
+        **dict.fromkeys(
+            ("num_batches", "input_size_choices", *(name for name in _ASK_NOTHING if name.startswith("batch_"))),
+            "images and batches of another size are another loader's: leave it out",
+        ),
+        **dict.fromkeys(
+            ("patch_size", "max_seq_len", "patchify_channels_last", "patchify_flatten"),
+            "images are made, not patches: leave it out",
+        ),
+    }
 
     input_size: Size | tuple[int, int, int] = 224
     is_training: bool = False
@@ -214,24 +262,6 @@ def imported(split: int | str | None, **arguments: Any) -> Parts:
     raise TypeError(f"Recipe.from_timm: {'; '.join(told)}")
 
 
-_ASK_NOTHING: Mapping[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("collate_fn", "device", "num_batches", "input_size_choices", "batch_size_choices"), ()),
-    **dict.fromkeys(("batch_choice_weights", "batch_schedule_epochs"), ()),
-    **dict.fromkeys(("re_split", "distributed", "pin_memory", "fp16"), (False,)),
-    **dict.fromkeys(("patchify_channels_last", "patchify_flatten"), (True,)),
-    **dict.fromkeys(("persistent_workers", "use_multi_epochs_loader"), (True, False)),
-    **dict.fromkeys(("num_aug_repeats", "num_aug_splits", "batch_choice_seed"), (0,)),
-    "img_dtype": ("float32", "torch.float32"),
-    "worker_seeding": ("all",),
-    "batch_choice_schedule": ("constant",),
-    "batch_schedule_spread": (0.65,),
-    "batch_schedule_random_mix": (0.1,),
-    "patch_size": (16,),
-    "max_seq_len": (576,),
-}
-"""Arguments of `create_loader` and `create_transform` of timm 1.0, with the values that change nothing; None is one of
-each. Threads live as long as the loader, whatever is said of workers."""
-
 _OF_PRETRAINED_CFG = {
     *("url", "file", "state_dict", "hf_hub_id", "hf_hub_filename", "source", "architecture", "tag", "custom_load"),
     *("test_input_size", "min_input_size", "fixed_input_size", "test_crop_pct", "num_classes", "label_offset"),
@@ -240,35 +270,13 @@ _OF_PRETRAINED_CFG = {
 }
 """What a model's `pretrained_cfg` has besides arguments of `create_transform`."""
 
-_ANOTHER_SIZE = "images and batches of another size are another loader's: leave it out"
-
-_INSTEAD: Mapping[str, str] = {
-    "force_color_jitter": "create_transform has none: put a ColorJitter after the policy, in a Recipe of your own",
-    "worker_seeding": "the planner draws all numbers: Refurbish(..., seed=0)",
-    "num_batches": _ANOTHER_SIZE,
-    **dict.fromkeys((name for name in _ASK_NOTHING if name.startswith("batch_")), _ANOTHER_SIZE),
-    "input_size_choices": _ANOTHER_SIZE,
-    **dict.fromkeys(
-        ("patch_size", "max_seq_len", "patchify_channels_last", "patchify_flatten"),
-        "images are made, not patches: leave it out",
-    ),
-}
-"""What takes the place of arguments that `dalirefurb.calls` does not tell of."""
-
 
 def _refusals(unknown: Sequence[str]) -> list[str]:
     """Return why arguments cannot be taken, and what helps: one text for each, or for all of a `pretrained_cfg`."""
     of_model = [name for name in unknown if name in _OF_PRETRAINED_CFG]
     names = ", ".join(map(repr, of_model))
     told = [f"a model's pretrained_cfg has {names}, too: pass **timm.data.resolve_model_data_config(model)"]
-    return told[: len(of_model)] + [_refusal(name) for name in unknown if name not in of_model]
-
-
-def _refusal(name: str) -> str:
-    if name in _INSTEAD:
-        return f"there is no argument {name!r}: {_INSTEAD[name]}"
-    call = CreateTransform.__name__
-    return str(explained(CreateTransform, call, (), {name: None})).removeprefix(f"{call}: ")
+    return told[: len(of_model)] + [no_argument(CreateTransform, name) for name in unknown if name not in of_model]
 
 
 def _asks_nothing(name: str, value: Any) -> bool:

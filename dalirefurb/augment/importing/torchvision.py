@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from dalirefurb.augment.importing.assembly import Parts, distinct, maybe, parts_of, refuse
 from dalirefurb.augment.importing.torchvision_pixels import CONVERSIONS, Given, Pixels, channels_after
@@ -25,6 +25,7 @@ from dalirefurb.augment.stage import Size, Stage, checked_size, leaving, sides_o
 from dalirefurb.augment.stages.choice import RandomApply, RandomChoice
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
+from dalirefurb.calls import Words, instead
 from dalirefurb.checks import plain, require
 from dalirefurb.errors import ConfigurationError
 
@@ -41,22 +42,6 @@ _SIZED = "use RandomResizedCrop, which also draws a size"
 _MIXED = "mix batches after the loader by dalirefurb.Mix"
 _PAD = "put RandomCrop after it, with nothing but flips between, or leave it out"
 _AFTER_PAD = ("RandomCrop", "RandomHorizontalFlip", "RandomVerticalFlip")
-_INSTEAD = {
-    "Lambda": f"leave it out if it only converts images to RGB, which they are here; else {_OWN}",
-    "RandomOrder": "write its transforms in one order; a ColorJitter draws the order of its own",
-    "FiveCrop": "make one view of a sample: CenterCrop",
-    "TenCrop": "make one view of a sample: CenterCrop",
-    "MixUp": _MIXED,
-    "CutMix": _MIXED,
-    "AugMix": "its operations are not timm's, which are here: Recipe.from_timm(auto_augment='augmix-m3-w3', ...)",
-    "RandomResize": _SIZED,
-    "ScaleJitter": _SIZED,
-    "RandomShortestSize": _SIZED,
-    "RandomPhotometricDistort": "use ColorJitter inside of RandomApply",
-    "LinearTransformation": "do it on the model's side, to batches",
-    "Pad": _PAD,
-}
-"""What takes the place of transforms that there are no stages for."""
 
 _OUTSIDE = ("RandomCrop", "RandomErasing", "Grayscale", "RGB", "Pad", "ImageClassification")
 """Transforms that must not be inside of others, beside `CONVERSIONS`."""
@@ -82,6 +67,22 @@ class _Reader:
         raw: Whether these are arrays, which a padded crop brings back to their size.
         padding: A `Pad` that a crop must follow, None: there is none.
     """
+
+    INSTEAD: ClassVar[Words] = {
+        "Lambda": f"leave it out if it only converts images to RGB, which they are here; else {_OWN}",
+        "RandomOrder": "write its transforms in one order; a ColorJitter draws the order of its own",
+        "FiveCrop": "make one view of a sample: CenterCrop",
+        "TenCrop": "make one view of a sample: CenterCrop",
+        "MixUp": _MIXED,
+        "CutMix": _MIXED,
+        "AugMix": "its operations are not timm's, which are here: Recipe.from_timm(auto_augment='augmix-m3-w3', ...)",
+        "RandomResize": _SIZED,
+        "ScaleJitter": _SIZED,
+        "RandomShortestSize": _SIZED,
+        "RandomPhotometricDistort": "use ColorJitter inside of RandomApply",
+        "LinearTransformation": "do it on the model's side, to batches",
+        "Pad": _PAD,
+    }
 
     def __init__(self, size: tuple[int, int] | None, raw: bool, channels: int) -> None:
         self.stages: list[Stage] = []
@@ -150,7 +151,7 @@ class _Reader:
         if name in (*CONVERSIONS, *_OUTSIDE) and not as_many:
             refuse(f"{name} inside of another transform", "put it outside")
         if name not in table:
-            refuse(name, _INSTEAD.get(name, _OWN))
+            refuse(name, instead(_Reader, name) or _OWN)
         stages = table[name](transform)
         if stages:
             self._check_place(transform, stages)
@@ -248,7 +249,7 @@ def _known(transform: Any) -> Any:
     name, module = kind(transform), type(transform).__module__
     origin = module.partition(".")[0]
     if inspect.isroutine(transform):
-        refuse(f"the function {transform.__name__}", _INSTEAD["Lambda"])
+        refuse(f"the function {transform.__name__}", _Reader.INSTEAD["Lambda"])
     if origin not in _ORIGINS:
         own = ", such as its .transforms" if hasattr(transform, "transforms") else ""
         refuse(f"{name} of {module}", f"pass torchvision's transforms{own}, or {_OWN}")

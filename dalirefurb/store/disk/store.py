@@ -27,7 +27,8 @@ from threading import Condition
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.errors import ConfigurationError, StoreError
+from dalirefurb.checks import require
+from dalirefurb.errors import StoreError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.allocator import Allocator
 from dalirefurb.store.base import NO_KEYS, Contents, Keys, Lease, Store, not_open
@@ -65,10 +66,8 @@ class DiskStore(Store):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
-        if not isinstance(path, (str, os.PathLike)):
-            raise ConfigurationError(
-                f"path must be the path of a file, got {path!r}: pass one to be made, on a fast local disk"
-            )
+        remedy = "pass one to be made, on a fast local disk"
+        require(isinstance(path, (str, os.PathLike)), "path", "the path of a file", path, remedy)
         self._path = Path(path)
         self._counts = Counter[str]()
 

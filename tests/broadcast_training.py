@@ -19,7 +19,7 @@ def digest(batch: tuple[torch.Tensor, ...]) -> str:
     """Return a number of all bits of a batch, and of how its tensors lie."""
     told = xxh3_64()
     for tensor in batch:
-        told.update(repr((tensor.dtype, tuple(tensor.shape), tensor.stride())))
+        told.update(repr((tensor.dtype, tuple(tensor.shape), tensor.stride())).encode())
         told.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
     return told.hexdigest()
 

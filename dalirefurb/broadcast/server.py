@@ -316,7 +316,8 @@ class Broadcast(metaclass=Explained):
 
     def _due(self) -> Position | None:
         """Wait until a batch is wanted, and there is room for it; return which. None: it is over."""
-        window, held_since = self._window, None
+        window = self._window
+        held_since: float | None = None
         with self._changed:
             while not self._closed:
                 left: float | None = None

@@ -1,4 +1,4 @@
-"""How much more do several trainings cost the cores than one, where they share the batches of one loader? Hardly anything.
+"""How much more do several trainings cost the cores than one, where they share the batches of one loader?
 
     1 attached, 4 attached    trainings in processes of their own, which take the batches of one loader (`Broadcast`)
     loader                    the same loader in the process that iterates it
@@ -7,7 +7,7 @@ Claims, on any machine, at each reuse factor: the CPU time of loading for 4 atta
 for 1. It is that of all processes: what makes the batches, and what takes them, which looks at a number of each image.
 Bound: none is known; it would be 1 if taking a batch cost nothing.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
-n: 5 rounds (`--rounds`), each a turn of every contender at every reuse factor, 2 epochs without the first of each store.
+n: 5 rounds (`--rounds`), each a turn of every contender at every reuse factor: 2 epochs, beside the first of each.
 
     python benchmarks/broadcast.py                        about 8 minutes on 2 cores
     python benchmarks/broadcast.py --quick --out q.json   seconds; its figures mean nothing

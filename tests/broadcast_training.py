@@ -1,4 +1,4 @@
-"""A training in a process of its own: it does what it is told, line by line, and tells what it got. See test_broadcast."""
+"""A training in a process of its own: it does what each line says, and tells what it got; see test_broadcast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several trainings take the batches of one loader: each gets what a loader of its own would serve, whatever others do."""
+"""Several trainings take the batches of one loader: each gets what one of its own would serve, whatever others do."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Attached(Mappable, metaclass=Explained):
         self._owner_pid = os.getpid()
         self._cursor = Cursor()
         self._questions = 0
-        # The broadcast's slots that no tensor is left of, by their numbers; those let go of last, which it is to be told.
+        # The broadcast's slots that no tensor is left of, by number, and those of them that it has not been told of.
         self._slots: dict[int, mmap.mmap] = {}
         self._freed: deque[tuple[int, mmap.mmap]] = deque()
         self._state: dict[str, Any] | None = None

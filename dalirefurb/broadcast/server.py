@@ -292,8 +292,11 @@ class Broadcast(metaclass=Explained):
 
     def _send(self, training: Training, question: int, memory: SharedMemory, start: int, nbytes: int) -> None:
         message = MESSAGE.pack(question, memory.number, start, nbytes)
-        with suppress(OSError):  # It is gone, which the listening thread is told, too.
+        try:
             socket.send_fds(training.connection, [message], [memory.descriptor])
+        except OSError:  # It is gone, or does not listen. The listening thread is told of the end, too.
+            with suppress(OSError):
+                training.connection.shutdown(socket.SHUT_RDWR)
 
     # ---- the making thread
 

@@ -105,9 +105,9 @@ class Window:
         elif self.begun and position < earliest:
             if any(each.wants is not None for each in self.trainings if each is not training):
                 raise LoaderError(
-                    f"a state must be of a batch that is still to come, since the broadcast serves others, but it is of "
-                    f"{words(position)}, and the first that is there is {words(earliest)}: attach without a state, to "
-                    f"begin with the next epoch, or go on with a loader of your own"
+                    f"a state must be of a batch that is still to come, since the broadcast serves others, but it is "
+                    f"of {words(position)}, and the first that is there is {words(earliest)}: attach without a state, "
+                    f"to begin with the next epoch, or go on with a loader of your own"
                 )
             self._made.clear()
             self.upcoming = position

@@ -3,8 +3,8 @@
     Attached ──▶ `Asked`, pickled ─────────────────────────────────────────▶ Broadcast
     Attached ◀── which memory, where in it, and the memory's descriptor ◀─── Broadcast
 
-Sockets carry whole messages, and have abstract names; memory is anonymous. So nothing of either is in a file system, and
-the kernel takes both away with the last process that has them, however that ends.
+Sockets carry whole messages, and have abstract names; memory is anonymous. So nothing of either is in a file system,
+and the kernel takes both away with the last process that has them, however that ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError
 from dalirefurb.store.memory_budget import amount
 
 MESSAGE = struct.Struct("<qqqq")
-"""What a broadcast sends: the number of what was asked, that of the memory, and start and length of what is told there."""
+"""What a broadcast sends: the numbers of what was asked and of the memory, start and length of what is told there."""
 
 MOST_BYTES = 1 << 18
 """Of a message; Linux takes none that is larger."""

@@ -15,7 +15,6 @@ n: 5 rounds (`--rounds`), each a turn of every contender at every reuse factor: 
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from typing import Any
 import torch
 from claims import Claim, Spread, claim_table, say, table
 from experiment import Experiment, Options
-from loaders import STANDARD, Loading, reuse
+from loaders import Loading
 
 from dalirefurb import Broadcast, Loader, MemoryStore
 from dalirefurb.planning.planner import Planner

@@ -557,13 +557,12 @@ def test_a_broadcast_is_waited_for(source: ImageFolder, stream: list[str], train
         assert early.do("take", 2) == stream[:2]
 
 
-def test_the_scripts_of_the_page_run(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "how-to" / "sweeps.md").read_text()
+def test_the_scripts_of_the_page_run(source: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "how-to" / "sweeps.md").read_text().replace('"photos"', repr(NAME))
     serve, train, resume = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     write_folder(tmp_path / "photos" / "train", num_samples=64)
-    name = f"photos-{os.getpid()}"
-    for script, text in (("serve.py", serve), ("train.py", train)):
-        (tmp_path / script).write_text(text.replace('"photos"', repr(name)))
+    (tmp_path / "serve.py").write_text(serve)
+    (tmp_path / "train.py").write_text(train)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
     def run(*command: str) -> subprocess.Popen[str]:
@@ -576,13 +575,11 @@ def test_the_scripts_of_the_page_run(tmp_path: Path) -> None:
     assert re.search(r"% of (19|2\d)\d samples hit", said[0])
     for told in said[1:]:
         assert re.findall(r"epoch (\d)", told) == ["0", "1", "2"]
-    (tmp_path / "serve.py").write_text((tmp_path / "serve.py").read_text().replace("trainings=2", "trainings=1"))
-    model = "import torch\nfrom dalirefurb import Attached\nmodel = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), "
-    model += "torch.nn.Flatten(), torch.nn.Linear(3, 3))\n"
-    (tmp_path / "resume.py").write_text(
-        model + resume.replace('"photos"', repr(name)) + "    print(loader.epoch)\n    next(iter(loader))\n"
-    )
-    processes = [run("serve.py"), run("resume.py")]
-    said = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    assert said[1] == "3\n"
+    monkeypatch.chdir(tmp_path)
+    photos = ImageFolder("photos/train")
+    planner = Refurbish(len(photos), batch_size=16, reuse_factor=3)
+    model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 3))
+    with limited(), Loader(photos, rand_augment(64), planner, MemoryStore()) as loader, Broadcast(loader, NAME):
+        names: dict[str, Any] = {"model": model, "torch": torch, "Attached": Attached}
+        exec(resume + "    epoch, batch = loader.epoch, next(iter(loader))\n", names)
+        assert names["epoch"] == 3

@@ -4,7 +4,7 @@
     loader                    the same loader in the process that iterates it
 
 Claims, on any machine, at each reuse factor: the CPU time of loading for 4 attached trainings is at most 1.1 times that
-for 1. It is that of all processes: what makes the batches, and what takes them, which looks at a number of each image.
+for 1. It is that of all processes: what makes the batches, and what takes them, which looks at a number of each page.
 Bound: none is known; it would be 1 if taking a batch cost nothing.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 5 rounds (`--rounds`), each a turn of every contender at every reuse factor: 2 epochs, beside the first of each.
@@ -32,6 +32,7 @@ from loaders import Loading
 from dalirefurb import Broadcast, Loader, MemoryStore
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
+from dalirefurb.system.fair_comparison import wait_until_idle
 
 ALONE = "loader"
 MOST_OF_ONE = 1.1
@@ -47,18 +48,20 @@ def cpu_s():
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
-images = 0
 with Attached(sys.argv[1]) as loader:
-    epochs = int(sys.argv[2])
-    for epoch in range(loader.epoch, epochs):
+    for epoch in range(loader.epoch, int(sys.argv[2])):
         if epoch == 1:
+            print("ready", flush=True)
+            sys.stdin.readline()
             began = cpu_s()
         for batch, _ in loader:
-            batch[:, 0, 0, 0].sum().item()
-            images += len(batch) if epoch else 0
-print(images, cpu_s() - began)
+            batch.view(-1)[::1024].sum().item()
+    print(cpu_s() - began, flush=True)
+    sys.stdin.readline()
 """
-"""Says how many images it was served after the first epoch, and what CPU time it took for them."""
+"""Waits after the first epoch, and says what CPU time it took for the others; looks at a number of each page."""
+
+_IDLE_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,33 +112,50 @@ def sorted_by_round(rows: list[dict[str, Any]], name: str, count: int) -> list[f
 
 def take_turn(config: Config, source: Source, planner: Planner, count: int) -> dict[str, Any]:
     """Serve some epochs to so many trainings, or to a loop of this process; return what the later ones took."""
-    batches = len(planner)
     with ExitStack() as stack:
         store = stack.enter_context(MemoryStore()) if planner.peak_slots else None
         loader = stack.enter_context(Loader(source, config.recipe(), planner, store))
+        images, trainings_s = (config.epochs - 1) * planner.num_samples, list[float]()
         if not count:
             served = (batch for _ in range(config.epochs) for batch in loader)
-            for _ in islice(served, batches):
+            for _ in islice(served, len(planner)):
                 pass
-            began, images = time.process_time(), 0
+            began = _at_rest()
             for batch, _ in served:
-                batch[:, 0, 0, 0].sum().item()
-                images += len(batch)
-            return {"images": images, "cpu_s": time.process_time() - began, "trainings_s": []}
-        name = f"benchmark-{os.getpid()}"
-        broadcast = stack.enter_context(Broadcast(loader, name, trainings=count))
-        command = [sys.executable, "-c", _TRAINING, name, str(config.epochs)]
-        trainings = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
-        while loader.stats().batches < batches:
-            time.sleep(0.01)
-        began, before = time.process_time(), loader.stats().samples
-        told = [training.communicate()[0].split() for training in trainings]
-        broadcast.wait()
-        own_s, made = time.process_time() - began, loader.stats().samples - before
-    images = int(told[0][0])
-    # What was made ahead of the last batch is nobody's.
-    trainings_s = [float(cpu_s) for _, cpu_s in told]
-    return {"images": images, "cpu_s": own_s * images / made + sum(trainings_s), "trainings_s": trainings_s}
+                batch.view(-1)[::1024].sum().item()
+        else:
+            name, pipe = f"benchmark-{os.getpid()}", subprocess.PIPE
+            stack.enter_context(Broadcast(loader, name, trainings=count))
+            command = [sys.executable, "-c", _TRAINING, name, str(config.epochs)]
+            trainings = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(count)]
+            for training in trainings:
+                stack.enter_context(training)
+            _told(trainings)
+            began = _at_rest()
+            for training in trainings:
+                _go_on(training)
+            trainings_s = [float(line) for line in _told(trainings)]
+        cpu_s = _at_rest() - began + sum(trainings_s)
+        for training in trainings if count else []:
+            _go_on(training)
+    return {"images": images, "cpu_s": cpu_s, "trainings_s": trainings_s}
+
+
+def _at_rest() -> float:
+    """Wait until as much is made ahead as can be; return the CPU time of this process."""
+    if not wait_until_idle(_IDLE_LIMIT_S):
+        raise RuntimeError(f"a loader must come to rest, but worked on for {_IDLE_LIMIT_S:.0f} s")
+    return time.process_time()
+
+
+def _told(trainings: list[subprocess.Popen[str]]) -> list[str]:
+    return [training.stdout.readline() for training in trainings if training.stdout is not None]
+
+
+def _go_on(training: subprocess.Popen[str]) -> None:
+    assert training.stdin is not None
+    training.stdin.write("\n")
+    training.stdin.flush()
 
 
 EXPERIMENT = Experiment(

@@ -7,20 +7,20 @@ import os
 import pickle
 import socket
 import weakref
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from dalirefurb.broadcast.wire import MESSAGE, Asked, Failure, Told, Welcome, connected, mapped, read
+from dalirefurb.broadcast.wire import MESSAGE, Asked, Failure, Told, Welcome, connected, forget_writes, mapped, read
 from dalirefurb.calls import Explained
 from dalirefurb.checks import number, require
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.cursor import Cursor
 from dalirefurb.engine.loader_view import Batch, Mappable
 from dalirefurb.errors import LoaderError
+from dalirefurb.system.remains import Remains
 
 
 class Attached(Mappable, metaclass=Explained):
@@ -62,7 +62,7 @@ class Attached(Mappable, metaclass=Explained):
         self._questions = 0
         # The broadcast's slots that no tensor is left of, by number, and those of them that it has not been told of.
         self._slots: dict[int, mmap.mmap] = {}
-        self._freed: deque[tuple[int, mmap.mmap]] = deque()
+        self._freed: Remains[tuple[int, mmap.mmap]] = Remains()
         self._state: dict[str, Any] | None = None
         welcome, _, _ = self._answer(0)
         assert isinstance(welcome, Welcome)
@@ -111,7 +111,7 @@ class Attached(Mappable, metaclass=Explained):
     def close(self) -> None:
         """Let the others go on without this training. Batches that are kept stay good."""
         self._end()
-        self._slots, self._freed = {}, deque()
+        self._slots, self._freed = {}, Remains()
 
     def _attach(self) -> dict[str, Any]:
         """Attach, if it is not; return the state that was told last."""
@@ -131,7 +131,7 @@ class Attached(Mappable, metaclass=Explained):
         assert isinstance(told, Told)
         content = np.frombuffer(memory, np.uint8)
         # Each tensor refers to this, and nobody else does.
-        weakref.finalize(content, self._freed.append, (slot, memory)).atexit = False
+        self._freed.expect(content, (slot, memory))
         batch = tuple(read(content, part) for part in told.parts)
         self._state = told.state
         return batch, position.after(len(self)), 0
@@ -145,7 +145,7 @@ class Attached(Mappable, metaclass=Explained):
             )
         if not self._end.alive:
             raise LoaderError(f"this end of the broadcast {self._name!r} is closed: make Attached({self._name!r}) anew")
-        freed = [self._freed.popleft() for _ in range(len(self._freed))]
+        freed = [self._freed.take() for _ in range(len(self._freed))]
         self._slots.update(freed)
         while len(self._slots) > self._welcome.slots:
             del self._slots[next(iter(self._slots))]
@@ -172,7 +172,7 @@ class Attached(Mappable, metaclass=Explained):
             if answered == question:
                 break
             if slot:
-                self._freed.append((slot, memory))
+                self._freed.expect(np.frombuffer(memory, np.uint8), (slot, memory))  # Nobody refers to it.
         told = pickle.loads(memory[start : start + nbytes])
         if isinstance(told, Failure):
             raise told.error()
@@ -184,7 +184,7 @@ class Attached(Mappable, metaclass=Explained):
             memory = self._slots.pop(slot, None)
             if memory is None:
                 return mapped(descriptor)
-            memory.madvise(mmap.MADV_DONTNEED)  # What was written here is forgotten.
+            forget_writes(memory)
             return memory
         finally:
             os.close(descriptor)

@@ -16,6 +16,8 @@ import socket
 import struct
 import time
 import weakref
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +35,9 @@ MESSAGE = struct.Struct("<qqqq")
 
 MOST_BYTES = 1 << 18
 """Of a message; Linux takes none that is larger."""
+
+_KIND_BIT, _NOT_LOOKED_AT, _SHARED = np.uint64(61), 0b000, 0b101
+"""The highest bits of what Linux tells of a page: present, swapped, of a file. What was written here is of none."""
 
 _ALIGNMENT = 64
 _LONGEST_NAME = 64
@@ -159,6 +164,17 @@ class SharedMemory:
 def mapped(descriptor: int) -> mmap.mmap:
     """Map shared memory: what others write is seen, what is written here is seen by nobody else."""
     return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+
+
+def forget_writes(memory: mmap.mmap) -> None:
+    """Have mapped memory be what it is to others, without what was written here."""
+    content = np.frombuffer(memory, np.uint8)
+    first, pages = int(content.__array_interface__["data"][0]) // mmap.PAGESIZE, -(-len(content) // mmap.PAGESIZE)
+    with suppress(OSError), Path("/proc/self/pagemap").open("rb", buffering=0) as told:
+        kinds = np.frombuffer(os.pread(told.fileno(), 8 * pages, 8 * first), np.uint64) >> _KIND_BIT
+        if len(kinds) == pages and ((kinds == _NOT_LOOKED_AT) | (kinds == _SHARED)).all():
+            return  # Else each page would have to be mapped again, which takes longer than this.
+    memory.madvise(mmap.MADV_DONTNEED)
 
 
 def laid_out(batch: Batch) -> tuple[tuple[Part, ...], int]:

@@ -332,7 +332,11 @@ def test_batches_stay_good_as_long_as_they_are_kept(source: ImageFolder, stream:
     assert [digest(batch) for batch in kept] == stream
 
 
-def test_what_is_written_into_a_batch_nobody_else_sees(source: ImageFolder, stream: list[str]) -> None:
+@pytest.mark.parametrize("bit", [61, 0], ids=["pages are told apart", "pages are not told apart"])
+def test_what_is_written_into_a_batch_nobody_else_sees(
+    source: ImageFolder, stream: list[str], monkeypatch: pytest.MonkeyPatch, bit: int
+) -> None:
+    monkeypatch.setattr(wire, "_KIND_BIT", np.uint64(bit))
     with broadcast(source, trainings=2), both() as (one, other):
         for number in range(4 * BATCHES):
             images, labels, indices = next(one)

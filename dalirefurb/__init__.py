@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from dalirefurb.augment.presets import timm_augment as timm_augment
     from dalirefurb.augment.presets import trivial_augment as trivial_augment
     from dalirefurb.augment.recipe import Recipe as Recipe
+    from dalirefurb.broadcast.attached import Attached as Attached
+    from dalirefurb.broadcast.server import Broadcast as Broadcast
     from dalirefurb.engine.cuda_prefetch import CudaPrefetch as CudaPrefetch
     from dalirefurb.engine.prefetch import Prefetch as Prefetch
     from dalirefurb.engine.rank import Rank as Rank
@@ -53,8 +55,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Arrays": "source",
+    "Attached": "broadcast.attached",
     "AutoAssist": "planning",
     "BadSamplePolicy": "reading.bad_sample_policy",
+    "Broadcast": "broadcast.server",
     "Compressed": "store",
     "Concat": "source",
     "CudaPrefetch": "engine.cuda_prefetch",

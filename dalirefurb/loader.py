@@ -81,6 +81,7 @@ class Loader(Mappable, metaclass=Explained):
         source: Source of the samples and labels.
         recipe: Recipe that says what is done to the samples.
         planner: Planner of the batches of all ranks.
+        views: Recipes for further images of each sample.
 
     Raises:
         ConfigurationError: If the parts do not fit together.
@@ -131,7 +132,7 @@ class Loader(Mappable, metaclass=Explained):
             source, recipe, planner, stored, devices, kernels, bad_samples, pin_memory, serves, views
         )
         fingerprint = configuration.fingerprint
-        self.source, self.recipe, self.planner = source, recipe, planner
+        self.source, self.recipe, self.planner, self.views = source, recipe, planner, views
         self._kernels = kernels
         dtypes = tuple(each.output.dtype for each in (recipe, *views))
         self._tensors = BatchTensors(configuration.labels(), with_indices, pin_memory, dtypes)
@@ -291,7 +292,7 @@ class Loader(Mappable, metaclass=Explained):
         """
         from dalirefurb.dali_iterator import RefurbIterator
 
-        if len(self._tensors.dtypes) > 1:
+        if self.views:
             raise ConfigurationError(
                 "a DALI iterator serves one image of each sample, but this loader has views: iterate the loader, or "
                 "pass views= to a PartialSource, which DALI's own iterators take"
@@ -364,10 +365,9 @@ class Loader(Mappable, metaclass=Explained):
         names = [stage.name for stage in self.recipe.stages]
         done = min(done_by_kernels(self.recipe), len(names) if self._serves == "final" else self.recipe.split)
         rest = f", DALI from {names[done]!r} on" if self._kernels == "numba" and done < len(names) else ""
-        further = len(self._tensors.dtypes) - 1
         kernels = f"{self._kernels}{rest}"
-        if further and self._serves == "final":
-            kernels += f"; further views: {further}"
+        if self.views and self._serves == "final":
+            kernels += f"; further views: {len(self.views)}"
         return (
             f"Loader({planner.num_samples:,} samples{'' if classes is None else f' of {len(classes):,} classes'} by "
             f"{type(planner).__name__} in batches of {planner.batch_size:,}, next: {self._cursor}; "

@@ -233,9 +233,10 @@ TRANSFORMS: dict[str, dict[str, Any]] = {
 }
 
 OF_NO_NUMBER = {
-    # They are results, take a loader or measure for a minute, or nothing but paths, names and data.
-    *("Diagnosis", "Stats", "Verdict", "CudaPrefetch", "tune", "DalirefurbError", "Arrays", "Concat", "DiskStore"),
-    *("FileList", "HuggingFaceImages", "ImageFolder", "Kept", "PartialSource", "TarShards", "TorchDataset"),
+    # They are results, take a loader or serve one, or measure for a minute, or nothing but paths, names and data.
+    *("Diagnosis", "Stats", "Verdict", "CudaPrefetch", "Broadcast", "Attached", "tune", "DalirefurbError", "Arrays"),
+    *("Concat", "DiskStore", "FileList", "HuggingFaceImages", "ImageFolder", "Kept", "PartialSource", "TarShards"),
+    "TorchDataset",
     "MagnitudeNoise",  # It stays what it is given, and stages make Python's numbers of it.
     *("AutoContrast", "Decode", "Equalize", "Invert", "Stage"),
 }

@@ -544,3 +544,14 @@ def test_keeps_and_pipelines_take_turns_with_loaders(folder, tmp_path, monkeypat
         assert len({each["contender"] for each in case["slices"]}) == contenders == len(case["slices"])
     assert sum(each["name"].endswith(claimed) for each in results["claims"]) == max(1, len(cases))
     assert claimed in printed
+
+
+@pytest.mark.weekly
+def test_trainings_that_share_a_loader_are_compared_with_one(folder, tmp_path):
+    written, printed = quick("broadcast", tmp_path / "x.json", "--data", folder)
+    turns = written["results"]["turns"]
+    assert [(each["loader"], each["attached"]) for each in turns] == [
+        (name, count) for name in ("standard", "reuse factor 3") for count in (0, 1, 2)
+    ]
+    assert all(each["images"] == 24 and len(each["trainings_s"]) == each["attached"] for each in turns)
+    assert "standard: 2 attached / 1 attached" in printed

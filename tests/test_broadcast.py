@@ -565,6 +565,7 @@ def test_a_broadcast_is_waited_for(source: ImageFolder, stream: list[str], train
         assert early.do("take", 2) == stream[:2]
 
 
+@pytest.mark.weekly
 def test_the_scripts_of_the_page_run(source: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (ROOT / "docs" / "how-to" / "sweeps.md").read_text().replace('"photos"', repr(NAME))
     serve, train, resume = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)

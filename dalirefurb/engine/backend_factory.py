@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.util
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -106,7 +104,10 @@ def done_by(kernels: Kernels, recipe: Recipe, devices: Devices) -> int | None:
 
 
 def _installed(package: str) -> bool:
-    return package in sys.modules or importlib.util.find_spec(package) is not None
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # A stand-in, which has no spec.
+        return True
 
 
 def _cuda_refusal(recipe: Recipe, devices: Devices) -> str | None:
@@ -267,12 +268,6 @@ class BackendFactory:
             recipe.partial, recipe.final[: self._done - recipe.split], output=self._output, split=True
         )
 
-    def of(self, view: Recipe) -> BackendFactory:
-        """Return what builds the final part of another view of the same partial images; it ends with this one."""
-        other = copy.copy(self)
-        other._recipe = view
-        return other
-
     def build_finals(self, views: Sequence[Recipe], builders: Sequence[InputBuilder]) -> list[FinalKernels]:
         """Return kernels of the final parts of several views, each with the builder of its inputs."""
         from dalirefurb.kernels.program import KernelProgram
@@ -288,13 +283,17 @@ class BackendFactory:
             made.append(FinalKernels(builder, program, pool, OutputBuffers(self._depths.groups_made)))
         return made
 
-    def build_cuda(self) -> CudaProgram:
-        """Return the kernels of the final part for a GPU."""
+    def build_final(self, view: Recipe) -> PipelineRunner:
+        """Return copies of the pipeline of a final part, of a view of the same partial images."""
+        return self._replicas(replace(self._graph("final"), recipe=view))
+
+    def build_cuda(self, view: Recipe) -> CudaProgram:
+        """Return the kernels of such a final part for a GPU."""
         from dalirefurb.kernels.cuda.program import CudaProgram
 
-        steps = steps_of(self._recipe.final)
+        steps = steps_of(view.final)
         assert steps is not None
-        return CudaProgram(steps, self._recipe.output, split=0)
+        return CudaProgram(steps, view.output, split=0)
 
     def build_rest(self) -> PipelineRunner:
         """Return DALI's operators from the first stage on that has no kernel, where kernels are chosen."""

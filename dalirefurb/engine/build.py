@@ -272,9 +272,9 @@ def assemble(
             factory.build_finals(recipes, builders)
             if kernels == "numba"
             else [
-                CudaFinal(builder, factory.of(each).build_cuda(), cuda)
+                CudaFinal(builder, factory.build_cuda(each), cuda)
                 if cuda is not None
-                else FinalGraph(builder, factory.of(each).build("final"), laid_out())
+                else FinalGraph(builder, factory.build_final(each), laid_out())
                 for each, builder in zip(recipes, builders, strict=True)
             ]
         )
@@ -287,7 +287,7 @@ def assemble(
         if cuda is None:
             final_graph = FinalGraph(input_builder, factory.build("final"), laid_out())
         else:
-            final_graph = CudaFinal(input_builder, factory.build_cuda(), cuda)
+            final_graph = CudaFinal(input_builder, factory.build_cuda(recipe), cuda)
     if final_graph is None and factory.leaves_rest:
         final_graph = FinalGraph(input_builder, factory.build_rest(), None)
     cache = CacheClient(reader, store, encoded=encoded)

@@ -66,7 +66,7 @@ class CacheClient:
             warnings.warn(
                 f"to begin with hits a store must hold what is served next, but {self._store!r} holds nothing of epoch "
                 f"{start[0]}, and gives up what it holds: go on where its run stopped, by load_state_dict (each rank "
-                f"with its own path), or cache for every run, by Frozen and recipe.at(recipe.deterministic_prefix)",
+                f"with its own path), or keep decoded images for every run, by Kept(source, path)",
                 NothingKeptWarning,
                 stacklevel=7,
             )

@@ -67,6 +67,7 @@ class Facts:
         store: Name of the store's class; empty where there is none.
         encoded: Whether the store holds samples as they were read (split 0).
         final_stages: Stages of the recipe's final part.
+        later_split: Whether a later split would leave something random behind it.
         threads: CPU threads that compute.
         reading_threads: Threads that read files.
         cores: Cores that this process may use.
@@ -79,6 +80,7 @@ class Facts:
     store: str = ""
     encoded: bool = False
     final_stages: int = 1
+    later_split: bool = True
     threads: int = 1
     reading_threads: int = 4
     cores: int = 1
@@ -94,6 +96,7 @@ class Facts:
             store="" if store is None else type(store).__name__,
             encoded=recipe.caches_encoded,
             final_stages=len(recipe.final),
+            later_split=any(stage.random for stage in recipe.final[1:]),
             threads=depths.replicas * depths.threads_each,
             reading_threads=depths.reading_threads,
             cores=max(1, usable_cores() // local_processes()),
@@ -298,7 +301,8 @@ def _computing(stats: Stats, facts: Facts) -> Bottleneck:
     if facts.encoded:
         return cause, "a later split would keep images that are decoded already: recipe.at(1) or more"
     if facts.slots and facts.final_stages:
-        return cause, "a later split would do less at each use, and so does a preset's order='crop_last'"
+        order = "a preset's order='crop_last' would do less at each use"
+        return cause, f"a later split, or {order}" if facts.later_split else order
     return cause, "more cores, smaller images or a GPU for the final part would help; reuse would not"
 
 

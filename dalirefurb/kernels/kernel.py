@@ -175,15 +175,19 @@ class _TooFewError(Exception):
 
 
 def _try(stage: KernelStage) -> None:
-    """Have the interpreter run a stage's function once, on a small image.
+    """Have the interpreter run a stage's function twice, on a small image, over what differs in `out`.
 
     Raises:
-        ConfigurationError: If it takes more numbers than are drawn for it.
+        ConfigurationError: If it takes more numbers than are drawn for it, leaves levels of `out` as they were, takes
+            random numbers from elsewhere, or returns something.
     """
     numbers = np.full(stage.uniforms, 0.5).view(_Counted)
+    image = np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)
+    once, again = np.full_like(image, 0), np.full_like(image, 255)
+    function: Callable[..., Any] = stage.function
     try:
         with np.errstate(all="ignore"):  # Levels overflow there, too.
-            stage.function(np.zeros((16, 16, 3), np.uint8), numbers, np.zeros((16, 16, 3), np.uint8))
+            returned = [function(image.copy(), numbers, out) for out in (once, again)]
     except _TooFewError as error:
         remedy = f"pass KernelStage(..., uniforms=n) with n above {stage.uniforms}, or take fewer"
         raise ConfigurationError(
@@ -191,7 +195,16 @@ def _try(stage: KernelStage) -> None:
             f"{error.__cause__}: {remedy}"
         ) from error.__cause__
     except Exception:  # It may need a larger image, or what only compiled code can do.
-        pass
+        return
+    if any(each is not None for each in returned):
+        raise ConfigurationError(
+            f"{_place(stage.function)} must return nothing, but it returns a {type(returned[0]).__name__}: write to out"
+        )
+    if not np.array_equal(once, again):
+        raise ConfigurationError(
+            f"{_place(stage.function)} must make each level of out by image and uniforms alone, but two runs on one "
+            f"image differ: write all of out, and take random numbers from uniforms"
+        )
 
 
 def _place(function: Callable[..., None]) -> str:

@@ -128,6 +128,22 @@ def not_of_numba(image: Any, uniforms: Any, out: Any) -> None:
         out[0, 0, 0] = len(file.read())
 
 
+def leaves_levels(image: Any, uniforms: Any, out: Any) -> None:
+    for y in range(image.shape[0] // 2):
+        for x in range(image.shape[1]):
+            for channel in range(3):
+                out[y, x, channel] = image[y, x, channel]
+
+
+def draws_by_itself(image: Any, uniforms: Any, out: Any) -> None:
+    for i in range(image.size):
+        out.flat[i] = int(255 * np.random.rand())  # noqa: NPY002 - as users may
+
+
+def returns_the_image(image: Any, uniforms: Any, out: Any) -> Any:
+    return image
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -138,6 +154,9 @@ def not_of_numba(image: Any, uniforms: Any, out: Any) -> None:
         (wrong_type, "No implementation of function"),
         (not_of_numba, "not supported"),
         (takes_a_second_number, "must take no more numbers than are drawn for it, 1, but it says: index 1 is out"),
+        (leaves_levels, "two runs on one image differ: write all of out, and take random numbers from uniforms"),
+        (draws_by_itself, "two runs on one image differ: write all of out, and take random numbers from uniforms"),
+        (returns_the_image, "must return nothing, but it returns a ndarray: write to out"),
     ],
 )
 def test_what_cannot_run_is_refused_with_the_functions_name_and_place(function: Callable[..., None], said: str) -> None:

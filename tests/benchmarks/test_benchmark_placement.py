@@ -142,6 +142,7 @@ def test_a_feed_that_ends_its_process_or_hangs_is_a_result_and_the_others_have_t
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.weekly
 def test_a_process_in_which_no_feed_begins_is_an_error(monkeypatch):
     monkeypatch.setattr(script, "take_turns", never_begin)
     unit = script.left(Config(), [])[0]

@@ -215,6 +215,12 @@ COMPUTING, FILES, STORING, DRAWING = (
         (COMPUTING, replace(REUSING, reuse=Reuse(2, 0.5)), "computed images", "coverage=1 would leave 50 %"),
         (COMPUTING, replace(REUSING, reuse=Reuse(2, 0.9)), "computed images", "reuse_factor=3 would leave 40 %"),
         (COMPUTING, replace(REUSING, reuse=Reuse(3)), "computed images", "a later split"),
+        (
+            COMPUTING,
+            replace(REUSING, reuse=Reuse(3), later_split=False),
+            "computed images",
+            "a preset's order='crop_last'",
+        ),
         (COMPUTING, replace(REUSING, reuse=Reuse(4), encoded=True), "computed images", "recipe.at(1)"),
         (COMPUTING, replace(REUSING, reuse=Reuse(4), final_stages=0), "computed images", "more cores"),
         (COMPUTING, replace(REUSING, reuse=None), "computed images", "a planner that reuses more"),

@@ -381,6 +381,7 @@ def test_show_writes_a_png_and_prints_the_recipe(folder, tmp_path, capsys):
     assert len(colours(sheet)) > 1000
 
 
+@pytest.mark.weekly
 def test_show_takes_every_preset_order_and_split(folder, tmp_path, capsys):
     for arguments, told in (
         (["--preset", "auto_augment_cifar10", "--order", "crop_last"], "random_crop"),
@@ -436,6 +437,7 @@ def test_the_magnitudes_that_training_uses_are_marked(preset, name, used):
     assert (int(FRESH[1:], 16) in colours_of_operations(preset)) == (preset != "trivial_augment")
 
 
+@pytest.mark.weekly
 def test_each_stage_is_drawn_as_often_as_fits_or_once_if_nothing_is_random():
     image = np.asarray(picture(3, height=32, width=32))
     rows = {(row.name, row.unit): row.pictures for row in draws(image)}

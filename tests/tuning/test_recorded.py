@@ -25,18 +25,18 @@ def predicted(case, run, **machine):
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_model_says_what_it_said_when_this_was_recorded(case):
-    assert len(case["runs"]) >= 100
+    assert len(case["runs"]) >= 90
     for run in case["runs"]:
         assert predicted(case, run) == pytest.approx(run["predicted"], rel=1e-9)
 
 
 def test_it_is_within_one_percent_of_one_measurement():
-    """Reuse factor 3 at the preset's split, in memory, with a step as long as standard's batch."""
+    """Reuse factor 3 behind the crop, in memory, with a step as long as standard's batch."""
     (run,) = (
         each
         for each in PHOTOGRAPHS["runs"]
         if (each["recipe"], each["split"], each["reuse_factor"], each["tier"], each["step"])
-        == ("paper", 4, 3, "memory", 1.0)
+        == ("paper", 2, 3, "memory", 1.0)
     )
     assert predicted(PHOTOGRAPHS, run) == pytest.approx(run["achieved"], rel=0.01)
 

@@ -133,7 +133,7 @@ def test_a_run_that_begins_anew_on_a_file_of_later_epochs_has_no_hits_of_it_and_
         assert planner.feedback_lag is not None or loader.stats().misses == planned
     (warning,) = warned
     assert warning.filename == __file__
-    for part in ("DiskStore(", "nothing of epoch 0", "load_state_dict", "Frozen"):
+    for part in ("DiskStore(", "nothing of epoch 0", "load_state_dict", "Kept(source, path)"):
         assert part in str(warning.message)
 
 

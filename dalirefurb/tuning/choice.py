@@ -248,7 +248,7 @@ def unmeasured(costs: Costs, standard: Prediction) -> str:
     """Say what was measured too few times, or varied too much, and the time that it needs; "" where neither is so."""
     few = sum(min(split.standard_s.n, split.hit_s.n) < LEAST_ROUNDS for split in costs.splits)
     if costs.missing or few:
-        said = f"measured {len(costs.splits) - few} of {len(costs.splits)} splits"
+        said = f"measured {len(costs.splits) - few} of {len(costs.splits)} splits in all {LEAST_ROUNDS} rounds"
         return costs.missing or again(said, costs.limit_s, LEAST_ROUNDS * costs.limit_s)
     rounds = {"standard loading": standard.configuration.split.standard_s}
     if costs.step is not None:

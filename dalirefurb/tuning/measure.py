@@ -352,7 +352,7 @@ class _Measurement:
         filling = ready + (filled - ready) * (1 + left_out / max(1, kept))
         turning = (self._elapsed() - filled) * LEAST_ROUNDS * (len(self.loaders) + left_out) / turns
         needs_s = max(_TO_SPARE * max(filling / _FILLING, filling + turning), 1.01) * self.limit_s
-        said = f"measured {sum(done.values())} of {len(done)} splits"
+        said = f"measured {sum(done.values())} of {len(done)} splits in all {LEAST_ROUNDS} rounds"
         return "" if all(done.values()) else again(said, self.limit_s, needs_s)
 
     def _image_s(self, key: Key) -> Spread:

@@ -146,7 +146,8 @@ def shown(choice: Choice) -> list[Prediction]:
     if choice.prefix is not None:
         found.append(choice.prefix)
     taken = [] if choice.recommended is None else [choice.recommended]
-    return list({id(row): row for row in [choice.standard, *taken, *found]}.values())
+    rows = [choice.standard, *taken, *found]
+    return [row for place, row in enumerate(rows) if row not in rows[:place]]
 
 
 def _row(prediction: Prediction) -> dict[str, Any]:

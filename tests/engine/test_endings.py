@@ -210,6 +210,7 @@ while True:
 """
 
 
+@pytest.mark.weekly
 def test_an_interrupt_ends_the_process_with_one_traceback(root: Path, tmp_path: Path) -> None:
     """While it waits, also for a file that takes 1,000 s to read."""
     (tmp_path / "pictures").symlink_to(root)
@@ -256,7 +257,13 @@ PACKAGE = str(Path(dalirefurb.__file__).parent)
 RETURN_LINE = max(line for _, _, line in EpochPass.__next__.__code__.co_lines() if line is not None)
 
 
-@pytest.mark.parametrize("planner", [REFURBISH, AutoAssist(REFURBISH, lag=32)], ids=["Refurbish", "AutoAssist"])
+@pytest.mark.parametrize(
+    "planner",
+    [
+        pytest.param(REFURBISH, id="Refurbish"),
+        pytest.param(AutoAssist(REFURBISH, lag=32), id="AutoAssist", marks=pytest.mark.weekly),
+    ],
+)
 def test_an_interrupt_at_any_line_of_next_loses_no_batch(source: ImageFolder, planner: Planner) -> None:
     def observe(loader: Loader, labels: torch.Tensor) -> None:
         if isinstance(planner, AutoAssist):

@@ -49,7 +49,7 @@ from tests.kernels.test_kernel_memory import CASES, SHAPES
 
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler (g++ or clang++)")
 
-SIDES = [(224, 230), (32, 32), (3, 5), (40, 17), (1, 1), (2, 7)]
+SIDES = [(224, 230), (3, 5), (1, 1), *([] if EACH_CHANGE else [(32, 32), (40, 17), (2, 7)])]
 SEEDS = range(1 if EACH_CHANGE else 10)
 
 
@@ -75,7 +75,7 @@ def few_photos(request: pytest.FixtureRequest) -> list[Any]:
         photos: list[Any] = request.getfixturevalue("photos")
     except pytest.skip.Exception:
         return []
-    return [Image.open(path).convert("RGB") for path in photos[:: 40 if EACH_CHANGE else 10]]
+    return [Image.open(path).convert("RGB") for path in photos[:: 90 if EACH_CHANGE else 10]]
 
 
 # Each stage
@@ -93,7 +93,7 @@ def test_a_stage_is_made_alike_at_every_size(name: str, few_photos: list[Any]) -
             given = {"pictures": pictures, "feeds": feeds_of(stages, pictures, seed)}
             assert differing(beside.by_kernels(**given), beside.by_cuda(**given)) == [], sides
             rows += len(pictures)
-    assert rows >= 40
+    assert rows >= 21
 
 
 @needs_compiler

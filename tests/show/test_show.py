@@ -425,8 +425,8 @@ def colours_of_operations(preset):
         ("rand_augment", "Rotate", ["-9", "+9"]),
         ("rand_augment", "Posterize", ["7"]),
         ("rand_augment", "Equalize", []),
-        ("auto_augment", "Rotate", ["-30", "-10", "+10", "+30"]),
-        ("trivial_augment", "Rotate", []),
+        pytest.param("auto_augment", "Rotate", ["-30", "-10", "+10", "+30"], marks=pytest.mark.weekly),
+        pytest.param("trivial_augment", "Rotate", [], marks=pytest.mark.weekly),
     ],
 )
 def test_the_magnitudes_that_training_uses_are_marked(preset, name, used):

@@ -81,8 +81,8 @@ FEW = "measured 1 of 9 splits; needs about 140 s more: tune(limit_s=230), or --l
     ("changed", "missing"),
     [
         ({"missing": FEW}, FEW),
-        ({"hit": ROUNDS_OF_ONE}, "measured 1 of 2 splits; needs about 240 s more: tune(limit_s=360), "),
-        ({"standard": steady(0.7 * MS, n=2)}, "measured 0 of 2 splits; "),
+        ({"hit": ROUNDS_OF_ONE}, "measured 1 of 2 splits in all 3 rounds; needs about 240 s more: tune(limit_s=360), "),
+        ({"standard": steady(0.7 * MS, n=2)}, "measured 0 of 2 splits in all 3 rounds; "),
         (
             {"standard": steady(0.7 * MS, relative=0.14)},
             "rounds of standard loading differed by 14 %; needs about 120 s more, while "

@@ -245,12 +245,12 @@ class BackendFactory:
         self._pools: list[KernelThreadPool] = []
 
     def build(self, part: Part, count: int | None = None) -> PipelineRunner:
-        """Return what runs a part: kernels, or `count` copies of its pipeline, by default as `Depths` says.
+        """Return what runs the partial part, or the whole: kernels, or `count` copies of its pipeline.
 
-        Where kernels do all of the partial part the final one is never alone: see `build_both`.
+        How many these are by default `Depths` says. What does the final part alone is made by `build_final`.
         """
         recipe, done = self._recipe, self._done
-        if part == "final" or not self._compiled:
+        if not self._compiled:
             return self._replicas(self._graph(part), count)
         if part == "whole":
             return self._kernel_runner(recipe.stages[:done], output=self._output, split=False)

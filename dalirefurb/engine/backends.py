@@ -22,7 +22,7 @@ from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, row_addresses
-from dalirefurb.kernels.buffers import Buffers, OutputBuffers
+from dalirefurb.kernels.buffers import OutputBuffers
 from dalirefurb.reading.reader import Samples
 from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.store import DeviceLease
@@ -176,7 +176,12 @@ class FinalGraph:
         runner: Runner of the graph.
         buffer: Buffer where groups are laid out for the graph, if the store's samples are to stay on their device;
             otherwise None.
+
+    Attributes:
+        goes_on: Whether a group that was submitted goes on by itself, so that others can be begun meanwhile.
     """
+
+    goes_on = True
 
     def __init__(self, input_builder: InputBuilder, runner: PipelineRunner, buffer: BatchBuffer | None) -> None:
         self._input_builder = input_builder
@@ -235,6 +240,8 @@ class FinalKernels:
         buffers: Buffers for results.
     """
 
+    goes_on = False
+
     def __init__(
         self, input_builder: InputBuilder, program: KernelProgram, pool: KernelThreadPool, buffers: OutputBuffers
     ) -> None:
@@ -276,6 +283,7 @@ class FinalViews:
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self._parts = parts
+        self.goes_on = all(part.goes_on for part in parts)
 
     def submit(self, cache_plan: CachePlan, feeds: Any = None) -> None:
         """Have each begin with a group."""
@@ -319,9 +327,11 @@ class FinalFeeds:
         most_groups: Number of groups on their way at the same time.
     """
 
+    goes_on = False
+
     def __init__(self, input_builders: Sequence[InputBuilder], *, most_groups: int) -> None:
         self._input_builders = input_builders
-        self._buffers = Buffers(most_groups)
+        self._buffers = OutputBuffers(most_groups)
         self._fed: deque[FinalFeed] = deque()
 
     def submit(self, cache_plan: CachePlan, _: None = None) -> None:
@@ -331,14 +341,10 @@ class FinalFeeds:
         for builder in self._input_builders:
             drawn = builder.final(cache_plan.plan, partial, cache_plan.shown)
             parameters += [np.asarray(drawn[name]) for name in builder.final_names]
-        images = [*partial]
-        ends = np.cumsum([image.size for image in images])
-        levels = self._buffers.take((int(ends[-1]),), "uint8")
-        copies = [levels[end - image.size : end].reshape(image.shape) for end, image in zip(ends, images, strict=True)]
-        for copy, image in zip(copies, images, strict=True):
+        copies = self._buffers.partials(partial.places.sizes)
+        for copy, image in zip(copies, partial, strict=True):
             np.copyto(copy, image)
-        alike = len({image.shape for image in images}) == 1
-        self._fed.append(FinalFeed(levels.reshape(-1, *images[0].shape) if alike else copies, parameters))
+        self._fed.append(FinalFeed(copies.as_tensor() if copies.is_dense_tensor() else [*copies], parameters))
 
     def collect(self) -> FinalFeed:
         """Return what the oldest group is fed."""

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import views
-from dalirefurb.engine.backend_factory import BackendFactory, Kernels, compile_kernels, done_by, done_by_kernels
+from dalirefurb.engine.backend_factory import BackendFactory, compile_kernels, done_by, done_by_kernels
 from dalirefurb.engine.backends import (
     BothPartsBackend,
     ComputeBackend,
@@ -244,12 +245,6 @@ def assemble(
     max_rows = depths.hits_per_group * planner.batch_size
     if store is not None and spec is not None:
         store.open(spec)
-
-    def laid_out() -> BatchBuffer | None:
-        if device_store is None:
-            return None
-        return BatchBuffer(device_store, max_rows=max_rows, max_groups=depths.look_ahead)
-
     view: View = views
     if devices.leaving == "gpu" and device_store is not None:
         view = partial(device_images, device_store.memory)
@@ -261,6 +256,15 @@ def assemble(
         depths=depths,
         reserve=None if store is None else store.reserve,
     )
+
+    def finishing(view: Recipe, builder: InputBuilder) -> FinalGraph | CudaFinal:
+        if cuda is not None:
+            return CudaFinal(builder, factory.build_cuda(view), cuda)
+        buffer: BatchBuffer | None = None
+        if device_store is not None:
+            buffer = BatchBuffer(device_store, max_rows=max_rows, max_groups=depths.look_ahead)
+        return FinalGraph(builder, factory.build_final(view), buffer)
+
     backend: ComputeBackend
     final_graph: Finishing | None = None
     if partial_served:
@@ -268,26 +272,16 @@ def assemble(
         final_graph = FinalFeeds(builders, most_groups=depths.groups_made)
     elif configuration.views:
         backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
-        final_graph = FinalViews(
-            factory.build_finals(recipes, builders)
-            if kernels == "numba"
-            else [
-                CudaFinal(builder, factory.build_cuda(each), cuda)
-                if cuda is not None
-                else FinalGraph(builder, factory.build_final(each), laid_out())
-                for each, builder in zip(recipes, builders, strict=True)
-            ]
-        )
+        by_kernels = kernels == "numba"
+        parts = factory.build_finals(recipes, builders) if by_kernels else list(map(finishing, recipes, builders))
+        final_graph = FinalViews(parts)
     elif not apart:
         backend = WholeBackend(input_builder, factory.build("whole"), leaves_rest=factory.leaves_rest)
     elif kernels == "numba" and done_by_kernels(recipe) >= recipe.split:
         backend = BothPartsBackend(input_builder, factory.build_both(), leaves_rest=factory.leaves_rest)
     else:
         backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
-        if cuda is None:
-            final_graph = FinalGraph(input_builder, factory.build("final"), laid_out())
-        else:
-            final_graph = CudaFinal(input_builder, factory.build_cuda(recipe), cuda)
+        final_graph = finishing(recipe, input_builder)
     if final_graph is None and factory.leaves_rest:
         final_graph = FinalGraph(input_builder, factory.build_rest(), None)
     cache = CacheClient(reader, store, encoded=encoded)
@@ -306,7 +300,7 @@ def assemble(
         recipes=recipes,
         cache=cache,
         final_graph=final_graph,
-        in_flight=depths.look_ahead if _goes_on(final_graph, kernels) else 1,
+        in_flight=depths.look_ahead if final_graph is not None and final_graph.goes_on else 1,
         batches_per_group=depths.batches_per_group,
         pin_memory=configuration.pin_memory and devices.final == "cpu",
         tally=tally,
@@ -323,13 +317,6 @@ def assemble(
         facts=Facts.of(planner, recipe, given, depths),
         nbytes=needs[BESIDE_STORE].total(),
         tally=tally,
-    )
-
-
-def _goes_on(final_graph: Finishing | None, kernels: Kernels) -> bool:
-    """Tell whether the final part goes on by itself once it has begun, so that groups can be begun ahead."""
-    return isinstance(final_graph, (FinalGraph, CudaFinal)) or (
-        isinstance(final_graph, FinalViews) and kernels != "numba"
     )
 
 

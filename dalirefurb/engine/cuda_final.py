@@ -105,6 +105,8 @@ class CudaFinal:
         device: The GPU.
     """
 
+    goes_on = True
+
     def __init__(self, input_builder: InputBuilder, program: CudaProgram, device: CudaDevice) -> None:
         self._input_builder = input_builder
         self._program = program

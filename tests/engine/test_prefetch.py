@@ -137,7 +137,7 @@ def test_the_devices_decide_how_many_copies_of_each_part_are_built(monkeypatch: 
     depths = Prefetch(num_threads=8).depths(Standard(64, batch_size=8), devices=("cpu", "gpu"), apart=True)
     factory = BackendFactory(simple(32), "dali", Devices("cpu", "gpu"), max_rows=8, depths=depths)
     factory.build("partial")
-    factory.build("final")
+    factory.build_final(simple(32))
     assert made == {"partial": (8, 1), "final": (2, 4)}
 
 

@@ -90,9 +90,8 @@ class Beside:
         assert then is not None
         split = None if final is None else len(first)
         self.program = KernelProgram((*first, *then), output, split=split)
-        self.cuda = CudaProgram((*first, *then), output, split=split)
-        if of_all_kernels:
-            self.cuda.kernels = tuple(kernel_names())
+        kernels = kernel_names() if of_all_kernels else None
+        self.cuda = CudaProgram((*first, *then), output, kernels=kernels, split=split)
         self._flags, self._output, self._pool = flags, output, KernelThreadPool(0)
 
     def by_kernels(self, **given: Any) -> Made:

@@ -75,11 +75,17 @@ class CudaProgram(KernelProgram):
         ConfigurationError: If one of the steps has no kernel for a GPU.
 
     Attributes:
-        kernels: Names of the kernels that the steps choose among, as they are numbered in `text`, from 1 on.
+        kernels: Names of kernels, as they are numbered in `text`, from 1 on; by default those that the steps choose
+            among.
     """
 
     def __init__(
-        self, steps: tuple[KernelOp, ...], output: Output | Levels | None, *, split: int | None = None, **settings: Any
+        self,
+        steps: tuple[KernelOp, ...],
+        output: Output | Levels | None,
+        *,
+        kernels: Sequence[str] | None = None,
+        **settings: Any,
     ) -> None:
         for step in steps:
             if not all(kernel is None or isinstance(kernel, str) for kernel in step.kernels):
@@ -87,12 +93,13 @@ class CudaProgram(KernelProgram):
                     f"stages must have kernels for a GPU, but {step.stage.name!r} has one for a CPU alone: let the CPU "
                     f"compute the part that it is in"
                 )
-        self.kernels = tuple(sorted({str(kernel) for step in steps for kernel in step.kernels if kernel is not None}))
-        super().__init__(steps, output, split=split, **settings)
+        taken = {str(kernel) for step in steps for kernel in step.kernels if kernel is not None}
+        self.kernels = tuple(sorted(taken) if kernels is None else kernels)
+        super().__init__(steps, output, **settings)
 
     @property
     def text(self) -> str:
-        """What is to be compiled: only what the steps take."""
+        """What is to be compiled."""
         return source(self.kernels)
 
     def launched(self, work: Work) -> Launched:
@@ -114,8 +121,8 @@ class CudaProgram(KernelProgram):
 
     @property
     def constants(self) -> dict[str, NDArray[Any]]:
-        """What is the same for all batches, by its name in `WORK`; "table" has the kernels of each step, (s, k)."""
-        return {**{name: self._constants[name] for name in ("means", "scales", "halves")}, "table": self._table()}
+        """What is the same for all batches, by its name in `WORK`; "kernels" are those of each step, (s, k)."""
+        return self._constants
 
     def _table(self) -> NDArray[np.int64]:
         return self._tabled(lambda kernel: self.kernels.index(kernel) + 1)
@@ -151,7 +158,7 @@ class Launched:
         self.rows, self._split, self._computed = work.count, program.split, work.computed
         self._partials = arrays["partials"]
         chosen, constants = arrays["chosen"], program.constants
-        table = constants["table"]
+        table = constants["kernels"]
         self._kernels = np.where(
             chosen < 0, 0, np.take_along_axis(table, np.maximum(chosen, 0), axis=1) if len(table) else 0
         )

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
-from dalirefurb.augment.stage import Size, Stage, leaving, renamed, too_large
+from dalirefurb.augment.stage import LONGEST_SIDE, Size, Sizes, Stage, leaving, renamed
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import window_of
 from dalirefurb.calls import TakesNumbers, explains
@@ -222,7 +222,7 @@ class Recipe(metaclass=TakesNumbers):
                 heights, widths = stage.output_sizes(heights, widths)
                 if window_of(stage, part[place + 1 :]) is not None or type(stage).output_sizes is Stage.output_sizes:
                     continue
-                if refusal := too_large(stage.name, entered, (heights, widths), max_pixels):
+                if refusal := _too_large(stage.name, entered, (heights, widths), max_pixels):
                     return refusal
         return None
 
@@ -275,6 +275,30 @@ def _partial_stages(stages: Sequence[Stage], split: int | str | None) -> int:
     wanted = f"a stage's name or a count of partial stages in 0..{len(names)}"
     require(holds, "split", wanted, count, f"the stages are {', '.join(names)}")
     return int(count)
+
+
+def _too_large(name: str, entered: Sizes, made: Sizes, max_pixels: int | None) -> tuple[int, str] | None:
+    """Find an image of which a stage makes too large a one: its row, and why; None if there is none.
+
+    Args:
+        name: Name of the stage.
+        entered: Sizes of the images that enter the stage.
+        made: Sizes of those that it makes of them.
+        max_pixels: The most pixels that one may have; None: any number.
+    """
+    heights, widths = made
+    long = np.maximum(heights, widths) > LONGEST_SIDE
+    vast = heights * widths > (np.inf if max_pixels is None else max_pixels)
+    if not (long | vast).any():
+        return None
+    row = int((long | vast).argmax())
+    most, remedy = f"{LONGEST_SIDE:,} pixels a side", "leave it out"
+    if not long[row]:
+        most, remedy = f"{max_pixels:,} pixels", f"pass max_pixels={heights[row] * widths[row]} if it is genuine"
+    return row, (
+        f"{name}: an image must have {most} at most, but one of {entered[0][row]} x {entered[1][row]} would "
+        f"become {heights[row]} x {widths[row]}: {remedy}, or crop right after it, in the same part"
+    )
 
 
 _REUSE_FACTORS = (2, 3)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dalirefurb import rng
 from dalirefurb.augment.kernel_call import KernelCall
 from dalirefurb.augment.kernel_call import Sizes as Sizes
+from dalirefurb.augment.maps import unmoved
 from dalirefurb.calls import TakesNumbers
 from dalirefurb.checks import plain, require
 from dalirefurb.errors import ConfigurationError
@@ -52,30 +53,6 @@ def checked_size(name: str, size: object, *, side: str = "the side in pixels") -
 def sides_of(size: Size) -> tuple[int, int]:
     """Return height and width."""
     return (size, size) if isinstance(size, int) else size
-
-
-def too_large(name: str, entered: Sizes, made: Sizes, max_pixels: int | None) -> tuple[int, str] | None:
-    """Find an image of which a stage makes too large a one: its row, and why; None if there is none.
-
-    Args:
-        name: Name of the stage.
-        entered: Sizes of the images that enter the stage.
-        made: Sizes of those that it makes of them.
-        max_pixels: The most pixels that one may have; None: any number.
-    """
-    heights, widths = made
-    long = np.maximum(heights, widths) > LONGEST_SIDE
-    vast = heights * widths > (np.inf if max_pixels is None else max_pixels)
-    if not (long | vast).any():
-        return None
-    row = int((long | vast).argmax())
-    most, remedy = f"{LONGEST_SIDE:,} pixels a side", "leave it out"
-    if not long[row]:
-        most, remedy = f"{max_pixels:,} pixels", f"pass max_pixels={heights[row] * widths[row]} if it is genuine"
-    return row, (
-        f"{name}: an image must have {most} at most, but one of {entered[0][row]} x {entered[1][row]} would "
-        f"become {heights[row]} x {widths[row]}: {remedy}, or crop right after it, in the same part"
-    )
 
 
 Node = Any
@@ -119,11 +96,22 @@ class Stage(metaclass=TakesNumbers):
         name: Name of the stage, unique within a recipe; it keys the stage's random numbers.
         code_version: Version of the stage, raised when the same fields come to mean other pixels.
         num_uniforms: Number of uniform numbers taken per sample.
+        keeps_place: Whether everything in an image stays where it is, whatever is drawn; see `matrices`.
     """
 
     name: str
     code_version: ClassVar[int] = 1
     num_uniforms: ClassVar[int] = 0
+    keeps_place: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Take what is said of places for one `apply` only: a class with another one says it anew."""
+        super().__init_subclass__(**arguments)
+        own = vars(cls).keys()
+        if "apply" in own and "keeps_place" not in own:
+            cls.keeps_place = False
+        if not own.isdisjoint(("apply", "keeps_place")) and "matrices" not in own:
+            cls.matrices = Stage.matrices  # type: ignore[method-assign]
 
     @property
     def random(self) -> bool:
@@ -199,6 +187,22 @@ class Stage(metaclass=TakesNumbers):
     def fixed_size(self) -> tuple[int, int] | None:
         """Height and width of every image that leaves the stage, or None if they depend on what enters."""
         return None
+
+    def matrices(
+        self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> NDArray[np.float64] | None:
+        """Say where everything goes, so that boxes, keypoints and masks can move with the image; see `maps`.
+
+        Args:
+            parameters: What `draw` returned for n images; n may be 0.
+            heights: Heights in pixels of the images that enter the stage, shape (n,).
+            widths: Widths in pixels of the images that enter the stage, shape (n,).
+
+        Returns:
+            Maps from coordinates (x, y, 1) in the result to those in the image that enters, (n, 3, 3); (0, 0) is the
+            outer corner. None: not known, as by default, unless the class says `keeps_place`.
+        """
+        return unmoved(len(heights)) if self.keeps_place else None
 
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find the first image, of those of these heights and widths, (n,), that the stage cannot take.
@@ -343,6 +347,7 @@ def draw(
     heights: NDArray[np.int64],
     widths: NDArray[np.int64],
     versions: NDArray[np.int64] | None = None,
+    shown: NDArray[np.int64] | None = None,
 ) -> tuple[dict[str, Arrays], NDArray[np.int64], NDArray[np.int64]]:
     """Draw every parameter of consecutive stages.
 
@@ -354,11 +359,16 @@ def draw(
         heights: Heights of the images that enter the first stage, in pixels, shape (n,).
         widths: Widths of the images that enter the first stage, in pixels, shape (n,).
         versions: Versions of the partial images, shape (n,): for final stages that follow a partial one.
+        shown: Samples that the images show, shape (n,); None: those of `indices`. Where another one replaces sample i,
+            parameters are drawn as for sample -1 - i, which no plan names: so it becomes another image than in its own
+            place.
 
     Returns:
         Each stage's arrays by its name, and the heights and widths that leave the last stage.
     """
     arrays = {}
+    if shown is not None and shown is not indices:
+        indices = np.where(shown == indices, indices, ~indices)
     counts = {stage.name: stage.num_uniforms for stage in stages if stage.parameters}
     uniforms = rng.uniforms_for(seed, counts, indices, numbers) if counts else {}
     followed = [stage.follows for stage in stages if stage.follows is not None]

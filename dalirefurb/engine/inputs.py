@@ -19,9 +19,6 @@ from dalirefurb.reading.reader import Samples
 class InputBuilder:
     """Lays out batches of one recipe.
 
-    Where another sample replaces sample i of the plan, parameters are drawn as for sample -1 - i, which no plan names:
-    so it becomes another image than in its own place.
-
     Args:
         recipe: Recipe for which parameters are drawn.
         seed: Seed of the planner, by which parameters are drawn.
@@ -55,10 +52,11 @@ class InputBuilder:
         drawn, *sides = draw(
             self._recipe.partial,
             seed=self._seed,
-            indices=drawn_as(indices, samples.indices),
+            indices=indices,
             numbers=versions,
             heights=samples.heights,
             widths=samples.widths,
+            shown=samples.indices,
         )
         entering = np.stack((samples.heights, samples.widths), axis=1)
         return {"sample": samples.data, "sizes": entering, **_named(drawn)}, np.stack(sides, axis=1)
@@ -96,11 +94,12 @@ class InputBuilder:
         drawn, _, _ = draw(
             self._recipe.final,
             seed=self._seed,
-            indices=drawn_as(plan.indices, shown),
+            indices=plan.indices,
             numbers=plan.serving,
             heights=heights,
             widths=widths,
             versions=plan.version,
+            shown=shown,
         )
         return _named(drawn)
 
@@ -115,15 +114,6 @@ class InputBuilder:
             for sides in self._same:
                 sides.flags.writeable = False
         return self._same
-
-
-def drawn_as(indices: NDArray[np.int64], shown: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the index by which each row's parameters are drawn, given the plan's samples and those shown, each (n,).
-
-    >>> drawn_as(np.array([4, 7]), np.array([4, 2])).tolist()
-    [4, -8]
-    """
-    return indices if shown is indices else np.where(shown == indices, indices, ~indices)
 
 
 def _named(drawn: dict[str, Arrays]) -> dict[str, Feed]:

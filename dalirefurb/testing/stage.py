@@ -187,6 +187,29 @@ class StageContract:
                     same = np.array_equal(values, together[name][some])
                     assert same, f"{stage.name}: {name} of rows {some} must be as drawn among others, got {values}"
 
+    def said(self, stage: Stage, rows: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """Return where things go in some rows."""
+        heights, widths = self.taken(stage)
+        drawn = self.drawn(stage, rows)
+        parameters = {name: drawn[name] for name in stage.parameters}
+        return stage.matrices(parameters, heights[rows % len(heights)], widths[rows % len(widths)])
+
+    def test_it_says_of_each_row_where_things_go_or_of_none(self) -> None:
+        """Maps that have an inverse, each its row's own, for any number of rows; or None, always."""
+        rows = np.arange(_ROWS)
+        for stage in self.stages():
+            together = self.said(stage, rows)
+            for some in (rows, rows[:0], rows[::-1], *rows[:3, None]):
+                maps = self.said(stage, some)
+                if together is None or maps is None:
+                    assert maps is together, f"{stage.name}: matrices must return None for any rows, or for none"
+                    continue
+                assert maps.shape == (len(some), 3, 3), f"{stage.name}: matrices must be (n, 3, 3), got {maps.shape}"
+                assert np.array_equal(maps, together[some]), (
+                    f"{stage.name}: maps of rows {some} must be as among others"
+                )
+                assert np.linalg.det(maps).all(), f"{stage.name}: maps must have an inverse, got {maps}"
+
     def test_what_is_made_of_an_image_depends_on_it_alone_and_is_as_large_as_is_said(self) -> None:
         """The same pixels in any batch, by kernels and by DALI's operators, of the sizes that `output_sizes` says."""
         stage = self.stages()[0]

@@ -21,6 +21,8 @@ class OneOperation(Stage):
 
     group: ClassVar[Group]
 
+    keeps_place = True
+
     @property
     def matrix(self) -> NDArray[np.float32]:
         """Numbers of the operation, shape (3, 3), see `operations`; 0 where it takes none."""

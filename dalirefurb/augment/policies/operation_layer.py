@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import UNTOUCHED, KernelCall, Parameters, matrix_and_fill
+from dalirefurb.augment.maps import Maps, chained
 from dalirefurb.augment.policies.operations import GROUP_KERNELS, Chosen, Floats, Group, OperationTable
 from dalirefurb.augment.stage import Arrays, Fill, Interpolation, Node, Parameter, WarpingStage
 
@@ -62,6 +63,13 @@ class OperationLayer(WarpingStage):
             heights, widths = np.repeat(heights, each), np.repeat(widths, each)
         made = self.table.parameters(self.choose(uniforms), heights=heights, widths=widths)
         return {name: values.reshape(count, *self.places, *values.shape[1:]) for name, values in made.items()}
+
+    def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps | None:
+        """Return what warps have drawn, one place after the other; see `Stage.matrices`."""
+        count = len(heights)
+        warped = (parameters["group"] == Group.WARP)[..., None, None]
+        maps = np.where(warped, parameters["matrix"], np.eye(3)).reshape(count, math.prod(self.places), 3, 3)
+        return chained(maps.transpose(1, 0, 2, 3), count)
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:

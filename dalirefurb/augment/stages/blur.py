@@ -39,6 +39,7 @@ class GaussianBlur(Stage):
     name: str = "gaussian_blur"
 
     num_uniforms = 1
+    keeps_place = True
     parameters: ClassVar[Mapping[str, Parameter]] = {"sigma": Parameter("float32")}
 
     def __post_init__(self) -> None:

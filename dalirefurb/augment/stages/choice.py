@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.diversity import joint
+from dalirefurb.augment.maps import Maps, chained, unmoved
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.checks import number, require
@@ -93,6 +94,20 @@ class _Choosing(Stage):
             arrays |= {f"{stage.name}.{name}": rows for name, rows in drawn.items()}
         return arrays
 
+    def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps | None:
+        """Return those of each image's branch, None if a stage of any branch has none; see `Stage.matrices`."""
+        made = unmoved(len(heights))
+        for place, branch in enumerate(self.branches):
+            each = (stage.matrices(self._own(stage, parameters), heights, widths) for stage in branch)
+            if (maps := chained(each, len(heights))) is None:
+                return None
+            made = np.where((parameters[self.CHOSEN] == place)[:, None, None], maps, made)
+        return made
+
+    def _own(self, stage: Stage, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters of a stage of a branch, by its own names."""
+        return {name: parameters[f"{stage.name}.{name}"] for name in stage.parameters}
+
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Apply each sample's branch; call it where conditionals are enabled."""
         return self._apply_from(0, images, parameters, parameters[self.CHOSEN])
@@ -109,8 +124,7 @@ class _Choosing(Stage):
 
     def _apply_branch(self, branch: int, images: Node, parameters: Mapping[str, Node]) -> Node:
         for stage in self.branches[branch]:
-            own = {name: parameters[f"{stage.name}.{name}"] for name in stage.parameters}
-            images = stage.apply(images, own)
+            images = stage.apply(images, self._own(stage, parameters))
         return images
 
     def fingerprint(self) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class ColorJitter(Stage):
     name: str = "color_jitter"
 
     num_uniforms = 1 + len(JITTERS)  # the order, and a factor of each
+    keeps_place = True
 
     def __post_init__(self) -> None:
         for name in JITTERS[:3]:
@@ -174,6 +175,7 @@ class RandomGrayscale(Stage):
     name: str = "random_grayscale"
 
     num_uniforms = 1
+    keeps_place = True
     parameters: ClassVar[Mapping[str, Parameter]] = {"grey": Parameter("int32")}
 
     def __post_init__(self) -> None:
@@ -218,6 +220,8 @@ class SolarizeAdd(Stage):
     addition: int
     threshold: int = 128
     name: str = "solarize_add"
+
+    keeps_place = True
 
     def __post_init__(self) -> None:
         remedy = "levels are 0 .. 255"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import Code, KernelCall, Numbers, Parameters, Sizes, where_drawn
+from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Node, Parameter, SizedStage, Stage
 from dalirefurb.checks import integer, number, require
 from dalirefurb.errors import ConfigurationError
@@ -102,17 +103,27 @@ class RandomCrop(SizedStage):
         )
         return {"row_position": rows, "column_position": columns}
 
+    def _starts(self, parameters: Parameters) -> NDArray[Any]:
+        """Return the first row and column, (n, 2)."""
+        if not self.relative:
+            return parameters["start"]
+        positions = np.stack([parameters["row_position"], parameters["column_position"]], axis=1)
+        starts: NDArray[np.float64] = np.rint(positions.astype(np.float64) * (self.margin or 0))
+        return starts
+
+    def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
+        """Go to the window's first pixel; what padding mirrors is outside of the image. See `Stage.matrices`."""
+        return placed(self._starts(parameters)[:, ::-1])
+
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
         """First row and column."""
         kernel = "crop_flip.crop" if self.padding_mode == "constant" else "crop_flip.crop_reflected"
-        margin = self.margin or 0
 
         def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
-            for column, name in enumerate(("row_position", "column_position")):
-                np.rint(parameters[name].astype(np.float64) * margin, out=numbers[:, column])
+            numbers[:, :2] = self._starts(parameters)
 
-        return [KernelCall([kernel], write if self.relative else _write_start, code=Code.CROP)]
+        return [KernelCall([kernel], write, code=Code.CROP)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Cut the window, and what is added around the image."""
@@ -184,20 +195,24 @@ class CenterCrop(SizedStage):
         # Halves are rounded to even, as torchvision does.
         return {"start": np.rint((np.stack([heights, widths], axis=1) - self.fixed_size) / 2).astype(np.int32)}
 
+    def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
+        """Go to the window's first pixel; see `Stage.matrices`."""
+        return placed(parameters["start"][:, ::-1])
+
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
         """First row and column."""
-        return [KernelCall(["crop_flip.crop"], _write_start, code=Code.CROP)]
+
+        def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+            numbers[:, :2] = parameters["start"]
+
+        return [KernelCall(["crop_flip.crop"], write, code=Code.CROP)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Cut the window."""
         from nvidia.dali import fn
 
         return fn.slice(images, start=parameters["start"], shape=[*self.fixed_size], axes=[0, 1])
-
-
-def _write_start(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
-    numbers[:, :2] = parameters["start"]
 
 
 class _Flip(Stage):
@@ -223,6 +238,12 @@ class _Flip(Stage):
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw whether to mirror; see `Stage.draw`."""
         return {"mirror": (uniforms[:, 0] < self.probability).astype(np.int32)}
+
+    def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
+        """Count from the other side where it is drawn; see `Stage.matrices`."""
+        mirror = np.zeros((len(heights), 2), np.int64)
+        mirror[:, int(self.VERTICAL)] = parameters["mirror"]
+        return placed(mirror * np.stack([widths, heights], axis=1), 1 - 2 * mirror)
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:

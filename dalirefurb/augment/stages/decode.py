@@ -19,6 +19,8 @@ class Decode(Stage):
 
     name: str = "decode"
 
+    keeps_place = True
+
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Decode whole images on the CPU."""
         return self.decode(images, "cpu")

@@ -33,6 +33,8 @@ class PaintedWindows(Stage):
 
     probability: float
 
+    keeps_place = True
+
     @property
     @abstractmethod
     def windows(self) -> int:

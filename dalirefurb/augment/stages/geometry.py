@@ -11,17 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import KernelCall, matrix_and_fill, where_drawn
+from dalirefurb.augment.maps import Maps, inverted, unmoved
 from dalirefurb.augment.stage import Arrays, Fill, Interpolation, Node, Parameter, WarpingStage
 from dalirefurb.checks import Interval, interval, number, require
-
-_Matrices = NDArray[np.float64]
-"""Maps from coordinates (x, y, 1) in the result to those in the source, (n, 3, 3); (0, 0) is the image's corner."""
 
 
 class Warp(WarpingStage):
     """One map of coordinates for each image. Subclasses say which."""
 
     parameters: ClassVar[Mapping[str, Parameter]] = {"matrix": Parameter("float32", (3, 3))}
+
+    def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
+        """Return what is drawn; see `Stage.matrices`."""
+        return parameters["matrix"].astype(np.float64)
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
@@ -185,6 +187,15 @@ class RandomPerspective(Warp):
         matrices, exists = _perspectives(ends, sides[:, 0] - 1)
         return {"warped": (warped & exists).astype(np.int32), "matrix": matrices.astype(np.float32, "C")}
 
+    def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
+        """Return what is drawn, with the middle of the image before the horizon; see `Stage.matrices`."""
+        maps = super().matrices(parameters, heights, widths)
+        # In the result the middle is seen as it is where its third coordinate is above 0; maps that are drawn have 1 at
+        # the result's corner, which can be behind the horizon.
+        middles = np.stack([widths / 2, heights / 2, np.ones(len(heights))], axis=1)
+        maps *= np.where(np.einsum("ni,ni->n", inverted(maps)[:, 2], middles) < 0, -1.0, 1.0)[:, None, None]
+        return np.where((parameters["warped"] > 0)[:, None, None], maps, unmoved(len(maps)))
+
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
         """The map of coordinates, where it is drawn."""
@@ -237,9 +248,7 @@ def _between(limits: Any, uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
     return scaled
 
 
-def _about_centre(
-    linear: Sequence[NDArray[np.float64]], heights: NDArray[np.int64], widths: NDArray[np.int64]
-) -> _Matrices:
+def _about_centre(linear: Sequence[NDArray[np.float64]], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
     """Return maps that keep images' centres where they are, given xx, xy, yx and yy of each, (n,)."""
     matrices = np.tile(np.eye(3), (len(heights), 1, 1))
     matrices[:, :2, :2] = np.stack(linear, axis=1).reshape(-1, 2, 2)
@@ -248,7 +257,7 @@ def _about_centre(
     return matrices
 
 
-def _perspectives(ends: NDArray[np.float64], sides: NDArray[np.int64]) -> tuple[_Matrices, NDArray[np.bool_]]:
+def _perspectives(ends: NDArray[np.float64], sides: NDArray[np.int64]) -> tuple[Maps, NDArray[np.bool_]]:
     """Return the maps that take the ends of corners back to these, and which of them there are.
 
     Args:

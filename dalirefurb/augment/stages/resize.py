@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import Code, KernelCall, Numbers, Parameters, Write
+from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, SizedStage, Sizes, Stage, checked_size, sides_of
 from dalirefurb.augment.stages.crop import CenterCrop
 from dalirefurb.checks import interval, require
@@ -151,6 +152,11 @@ class RandomResizedCrop(SizedStage):
         height = np.where(ratio < low, np.rint(widths / low).clip(1), heights)
         return np.stack([(heights - height) // 2, (widths - width) // 2, height, width], axis=1)
 
+    def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
+        """Stretch the result over the window; see `Stage.matrices`."""
+        height, width = self.fixed_size
+        return placed(parameters["start"][:, ::-1], parameters["shape"][:, ::-1] / (width, height))
+
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
         """The window."""
@@ -236,6 +242,12 @@ class Resize(Stage):
         """Compute the sizes; see `Stage.draw`."""
         size = np.stack(self.output_sizes(heights, widths), axis=1).astype(np.float32)
         return {"size": size, **(draw_interpolation(uniforms[:, 0]) if self.random else {})}
+
+    def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
+        """Stretch the result over the image; see `Stage.matrices`."""
+        lines, columns = self.output_sizes(heights, widths)
+        scales = np.stack([widths / columns, heights / lines], axis=1)
+        return placed(np.zeros_like(scales), scales)
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:

@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "reading": SAMPLES | GROUND | {"dali", "system", "PIL", "numpy", "xxhash"},
     "keep": {"checks", "dali", "errors", "image_batch", "reading", "source", "store", "system", "numpy", "xxhash"},
     "kernels": GROUND | {"augment", "dali", "system", "cupy", "llvmlite", "numba", "nvidia", "numpy"},
+    "targets": {"augment", "checks", "kernels", "numba", "numpy"},
     "testing": GROUND - {"rng"}
     | {"augment", "hypothesis", "kernels", "numpy", "nvidia", "planning", "pytest", "store"},
     "engine": SAMPLES | GROUND - {"rng"} | {"dali", "system", "kernels", "reading", "numpy", "torch"},
@@ -64,6 +65,7 @@ ONLY = {
     ("augment", "PIL"): {"augment.importing.torchvision_pixels"},
     ("augment", "torch"): {"augment.importing.torchvision_pixels"},
     ("dali", "numba"): {"dali.insides"},
+    ("targets", "numba"): {"targets.masks"},
     ("kernels", "cupy"): {"kernels.cuda.launcher"},
     ("kernels", "nvidia"): {"kernels.pipelines"},
     ("store", "cupy"): {"store.device.memory"},

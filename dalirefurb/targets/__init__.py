@@ -1,0 +1,1 @@
+"""Targets: boxes, keypoints, polygons and masks that move with the images that they are of."""

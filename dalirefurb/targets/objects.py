@@ -1,0 +1,171 @@
+"""Objects of a batch: boxes, keypoints and polygons, taken from source images to served ones.
+
+All objects of a batch are in one array, and `rows` says which image each of them is of: `rows_of` makes it of counts.
+`maps` are those from a served image to its source, one for each image, see `augment.maps`; they are inverted here, once
+an image. Coordinates are pixels, (0, 0) is the outer corner: a box around the first pixel alone is (0, 0, 1, 1).
+
+A change of perspective has a horizon, and what is behind it in the source is nowhere in the served image. Of a box the
+part before it counts; a keypoint behind it is not seen, and a polygon that reaches behind it is not whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dalirefurb.augment.maps import Maps, inverted
+from dalirefurb.checks import require
+
+_HORIZON = 1e-6
+"""Share of the greatest third coordinate of a box's corners from which on a point is before the horizon."""
+
+_ROUNDING = 1e-6
+"""Share by which an area may be less than the least one: coordinates are rounded."""
+
+
+def rows_of(counts: ArrayLike) -> NDArray[np.int64]:
+    """Return the row of each object, given how many each row has, (n,).
+
+    >>> rows_of([2, 0, 1]).tolist()
+    [0, 0, 2]
+    """
+    counts = np.asarray(counts, np.int64)
+    return np.repeat(np.arange(len(counts)), counts)
+
+
+def map_boxes(
+    boxes: ArrayLike,
+    rows: NDArray[np.int64],
+    maps: Maps,
+    size: tuple[int, int],
+    *,
+    min_area: float = 1.0,
+    min_visible: float = 0.0,
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Map boxes: each becomes the hull of its four mapped corners, as of torchvision, cut off where the image ends.
+
+    Args:
+        boxes: x and y of the first corner and of the last one, in pixels of the source image, shape (m, 4).
+        rows: Row of each box, shape (m,).
+        maps: Maps of the rows, shape (n, 3, 3).
+        size: Height and width of served images in pixels.
+        min_area: Least area in pixels of a box that stays, once it is cut off.
+        min_visible: Least share 0 .. 1 of the hull that is in the image, of a box that stays.
+
+    Returns:
+        Boxes in pixels of the served images, shape (m, 4), and which of them stay, (m,); the others, and those of no
+        area in the source, may be anything.
+    """
+    boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
+    corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]  # (m, corners, x and y)
+    corners, before = _cut_at_horizon(_mapped(corners, rows, maps))
+    points = corners[..., :2] / np.where(before, corners[..., 2], 1)[..., None]  # (m, 8, x and y)
+    low = np.where(before[..., None], points, np.inf).min(axis=1)
+    high = np.where(before[..., None], points, -np.inf).max(axis=1)
+    most = np.array(size[::-1], np.float64)
+    first, last = np.clip(low, 0, most), np.clip(high, 0, most)
+    sides = np.maximum(last - first, 0)
+    stay = before.any(axis=1) & (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (sides > 0).all(axis=1)
+    area = sides.prod(axis=1) * (1 + _ROUNDING)
+    hull = (high[stay] - low[stay]).prod(axis=1)
+    stay[stay] = (area[stay] >= min_area) & (area[stay] >= min_visible * hull)
+    return np.concatenate([first, last], axis=1).astype(np.float32), stay
+
+
+def map_keypoints(
+    keypoints: NDArray[Any],
+    rows: NDArray[np.int64],
+    maps: Maps,
+    size: tuple[int, int],
+    *,
+    swapped: Sequence[int] | None = None,
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Map keypoints, and swap those of the left and the right where an image is mirrored.
+
+    Args:
+        keypoints: x and y in pixels of the source image, and perhaps visibility as of COCO (0: not labelled, 1: hidden,
+            2: visible), shape (m, k, 2) or (m, k, 3), k keypoints of each object.
+        rows: Row of each object, shape (m,).
+        maps: Maps of the rows, shape (n, 3, 3).
+        size: Height and width of served images in pixels.
+        swapped: For each keypoint the one whose place it takes in a mirrored image, such as (0, 2, 1) where the second
+            is on the left and the third on the right; None: each stays what it is.
+
+    Returns:
+        Keypoints in pixels of the served images, of the same shape, and which are labelled and in the image, (m, k).
+        With visibility all others are (0, 0, 0), as COCO has it; without it they are where they would be, outside, and
+        NaN behind a horizon.
+
+    Raises:
+        ConfigurationError: If `swapped` does not have each keypoint once.
+    """
+    keypoints = np.asarray(keypoints, np.float64)
+    points, before = _divided(_mapped(keypoints[..., :2], rows, maps))
+    # A point at the image's width is in no pixel.
+    seen = before & (points >= 0).all(axis=2) & (points < np.array(size[::-1])).all(axis=2)
+    if keypoints.shape[2] > 2:
+        seen &= keypoints[..., 2] > 0
+        points = np.where(seen[..., None], np.concatenate([points, keypoints[..., 2:]], axis=2), 0)
+    if swapped is not None:
+        count = keypoints.shape[1]
+        wanted, remedy = f"the numbers 0 .. {count - 1}, each once", "pass the number of its mirror image for each"
+        require(sorted(swapped) == [*range(count)], "swapped", wanted, swapped, remedy)
+        mirrored = np.linalg.det(maps)[rows] < 0
+        order = np.where(mirrored[:, None], swapped, np.arange(count))  # (m, k)
+        points = np.take_along_axis(points, order[..., None], axis=1)
+        seen = np.take_along_axis(seen, order, axis=1)
+    return points.astype(np.float32), seen
+
+
+def map_polygons(
+    vertices: ArrayLike, lengths: ArrayLike, rows: NDArray[np.int64], maps: Maps
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Map polygons; they are not cut off where the image ends.
+
+    Args:
+        vertices: x and y in pixels of the source image, of one polygon's vertices after the other, shape (v, 2).
+        lengths: Number of vertices of each polygon, shape (p,).
+        rows: Row of each polygon, shape (p,).
+        maps: Maps of the rows, shape (n, 3, 3).
+
+    Returns:
+        Vertices in pixels of the served images, (v, 2), NaN behind a horizon, and which polygons have none there, (p,).
+    """
+    of_polygons = rows_of(lengths)
+    vertices = np.asarray(vertices, np.float64).reshape(-1, 2)
+    points, before = _divided(_mapped(vertices, rows[of_polygons], maps))
+    behind = np.bincount(of_polygons[~before], minlength=len(rows))
+    return points.astype(np.float32), behind == 0
+
+
+def _mapped(points: NDArray[np.float64], rows: NDArray[np.int64], maps: Maps) -> NDArray[np.float64]:
+    """Return where points of source images, (m, ..., 2), are in served ones, not divided yet, (m, ..., 3)."""
+    inverses = inverted(maps)[rows]
+    inverses = inverses.reshape(len(rows), *(1,) * (points.ndim - 2), 3, 3)
+    return points[..., :1] * inverses[..., 0] + points[..., 1:] * inverses[..., 1] + inverses[..., 2]
+
+
+def _divided(points: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Divide by the third coordinate; return points, NaN behind the horizon, and which are before it."""
+    before = points[..., 2] > 0
+    thirds = np.where(before, points[..., 2], np.nan)
+    return points[..., :2] / thirds[..., None], before
+
+
+def _cut_at_horizon(corners: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Cut quadrilaterals off just before the horizon, given their corners in order, (m, 4, 3), not divided.
+
+    Returns:
+        The corners, and the points between two of them where the edge is cut, (m, 8, 3); and which there are, (m, 8).
+    """
+    thirds = corners[..., 2]
+    least = _HORIZON * thirds.max(axis=1, keepdims=True, initial=0)
+    before = thirds > least
+    following, crossing = np.roll(corners, -1, axis=1), before != np.roll(before, -1, axis=1)
+    shares = (least - thirds) / np.where(crossing, following[..., 2] - thirds, 1)
+    cuts = corners + shares[..., None] * (following - corners)
+    cuts[..., 2] = least
+    return np.concatenate([corners, cuts], axis=1), np.concatenate([before, crossing], axis=1)

@@ -1,0 +1,130 @@
+"""Masks: each pixel has the label of the source pixel that its centre is in, by NumPy and by compiled code alike."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image
+
+from dalirefurb.augment import HorizontalFlip, RandomCrop, RandomPerspective, Resize
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.targets import masks
+from dalirefurb.targets.masks import KINDS, warp_batch, warp_labels
+
+SIZE = (23, 31)
+FILL = 9
+
+numbers = st.one_of(st.sampled_from([-1.0, 0.0, 0.5, 1.0, 2.0]), st.floats(-3, 3))
+shifts = st.one_of(st.integers(-40, 40).map(float), st.floats(-40, 40))
+tilts = st.one_of(st.just(0.0), st.floats(-0.1, 0.1))
+
+
+@st.composite
+def any_maps(draw: Any) -> NDArray[np.float64]:
+    """Maps of any kind: whole steps and broken ones, stretches, turns, horizons, and what has no inverse."""
+    stretch = draw(st.booleans())
+    xx, xy, yx, yy = (0.0 if stretch and mixed else draw(numbers) for mixed in (False, True, True, False))
+    wx, wy = (0.0 if stretch else draw(tilts) for _ in range(2))
+    third = draw(st.sampled_from([1.0, -1.0, 0.7, 0.0]))
+    return np.array([[xx, xy, draw(shifts)], [yx, yy, draw(shifts)], [wx, wy, third]])
+
+
+def random_labels(rng: np.random.Generator, kind: str) -> NDArray[Any]:
+    height, width = rng.integers(1, 40, 2)
+    return rng.integers(0, np.iinfo(kind).max, (height, width), dtype=kind, endpoint=True)
+
+
+def one_by_one(labels: NDArray[Any], source_map: NDArray[np.float64]) -> NDArray[Any]:
+    made = np.full(SIZE, FILL, labels.dtype)
+    for y, x in np.ndindex(*SIZE):
+        (xx, xy, x0), (yx, yy, y0), (wx, wy, w0) = source_map.tolist()
+        u, v = x + 0.5, y + 0.5
+        third = wx * u + wy * v + w0
+        if third == 0:
+            continue
+        column, row = (xx * u + xy * v + x0) / third, (yx * u + yy * v + y0) / third
+        if 0 <= column < labels.shape[1] and 0 <= row < labels.shape[0]:
+            made[y, x] = labels[int(row), int(column)]
+    return made
+
+
+@given(st.lists(any_maps(), max_size=5), st.sampled_from(KINDS), st.integers(0, 999))
+def test_compiled_code_shows_what_numpy_shows(maps: list[NDArray[np.float64]], kind: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = [random_labels(rng, kind) for _ in maps]
+    made = warp_batch(labels, np.array(maps).reshape(-1, 3, 3), SIZE, FILL)
+    assert made.shape == (len(maps), *SIZE)
+    assert made.dtype == (kind if maps else "uint8")
+    for own, source_map, row in zip(labels, maps, made, strict=True):
+        expected = warp_labels(own, source_map, SIZE, FILL)
+        assert np.array_equal(row, expected)
+        assert np.array_equal(expected, one_by_one(own, source_map))
+
+
+def test_threads_show_the_same_and_so_does_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    labels = [random_labels(rng, "uint16")[::-1] for _ in range(20)]
+    maps = np.eye(3) + rng.normal(0, 0.1, (20, 3, 3))
+    made = warp_batch(labels, maps, SIZE, FILL)
+    with ThreadPoolExecutor(2) as pool:
+        assert np.array_equal(warp_batch(labels, maps, SIZE, FILL, pool=pool), made)
+    monkeypatch.setattr(masks.importlib.util, "find_spec", lambda name: None)
+    assert np.array_equal(warp_batch(labels, maps, SIZE, FILL), made)
+
+
+def test_flips_and_crops_move_labels_as_they_are() -> None:
+    labels = random_labels(np.random.default_rng(3), "int32")
+    height, width = labels.shape
+    sides = np.array([height]), np.array([width])
+    flip = HorizontalFlip().matrices({"mirror": np.array([1])}, *sides)
+    assert np.array_equal(warp_batch([labels], flip, (height, width), FILL)[0], labels[:, ::-1])
+    crop = RandomCrop(SIZE, padding=50).matrices({"start": np.array([[-4, 3]])}, *sides)
+    padded = np.pad(labels, ((4, 50), (0, 50)), constant_values=FILL)
+    assert np.array_equal(warp_batch([labels], crop, SIZE, FILL)[0], padded[: SIZE[0], 3 : 3 + SIZE[1]])
+
+
+@pytest.mark.parametrize("size", [(20, 12), (40, 36), (17, 55)])
+def test_a_resize_takes_the_labels_that_pillow_takes(size: tuple[int, int]) -> None:
+    labels = np.random.default_rng(0).integers(0, 256, (40, 36), np.uint8)
+    stretch = Resize(size).matrices({}, np.array([40]), np.array([36]))
+    expected = Image.fromarray(labels).resize(size[::-1], Image.Resampling.NEAREST)
+    assert np.array_equal(warp_batch([labels], stretch, size, FILL)[0], expected)
+
+
+def test_labels_go_where_the_pixels_of_a_change_of_perspective_go() -> None:
+    """All but those whose source is where two pixels meet, in single precision."""
+    from tests.stages import MAKERS, made
+
+    stage, count = RandomPerspective(0.5, 1.0, interpolation="nearest", fill=FILL), 20
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 256, (count, 60, 90), np.uint8)
+    heights, widths = np.full(count, 60), np.full(count, 90)
+    parameters = stage.draw(rng.random((count, stage.num_uniforms)), heights, widths)
+    expected = warp_batch([*labels], stage.matrices(parameters, heights, widths), (60, 90), FILL)
+    for by in MAKERS:
+        images = np.stack(made(stage, [np.repeat(each[..., None], 3, axis=2) for each in labels], parameters, by=by))
+        other = (images[..., 0] != expected).mean()
+        assert other < 0.001
+
+
+@pytest.mark.parametrize(
+    ("kinds", "fill", "message"),
+    [
+        (["int64"], 0, r"labels must be of one type of uint8, uint16, int32, got \['int64'\]"),
+        (["uint8", "int32"], 0, r"labels must be of one type .*, got \['int32', 'uint8'\]"),
+        (["uint8"], 256, "fill must be a label of uint8, got 256: pass one up to 255"),
+        (["uint8"], -1, "fill must be a label of uint8, got -1"),
+    ],
+)
+def test_labels_of_other_types_and_fills_that_are_no_label_are_refused(
+    kinds: list[str], fill: int, message: str
+) -> None:
+    labels = [np.zeros((4, 4), kind) for kind in kinds]
+    with pytest.raises(ConfigurationError, match=message):
+        warp_batch(labels, np.array([np.eye(3)] * len(labels)), SIZE, fill)

@@ -1,8 +1,8 @@
 """Maps: 3x3 matrices from coordinates (x, y, 1) in a result to those in the image that it was made of.
 
 (0, 0) is an image's outer corner: pixel i of a row covers i .. i + 1, and its centre is at i + 0.5. What is mapped is
-divided by its third coordinate, so a matrix times any number above 0 is the same map. Where that is 0 or less, a change of
-perspective shows what is behind its horizon.
+divided by its third coordinate, so a matrix times any number above 0 is the same map. Where that is 0 or less a change
+of perspective shows what is behind its horizon.
 """
 
 from __future__ import annotations

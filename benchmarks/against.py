@@ -29,7 +29,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import harness
@@ -37,7 +36,7 @@ import numpy as np
 import stock_dali
 import workers
 from claims import Claim, Spread, claim_table, say, table_of
-from competitors.rows import CROP_AND_FLIP, Job
+from competitors.rows import CROP_AND_FLIP, WITH_MASKS
 from experiment import Experiment, Options
 from harness import Contender, Slice
 from loaders import STANDARD, LoaderTurns, Loading, default_placement, reuse
@@ -78,6 +77,8 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
     there = workers.available(options.competitors)
     rows: dict[bool, dict[str, list[workers.Tried]]] = {True: {}, False: {}}
     for row, settings in there.settings.items():
+        if row.endswith(WITH_MASKS):
+            continue
         rows[row.endswith(CROP_AND_FLIP)][row] = settings
     compared = [take_turns(config, options, rows[False], our_loaders, (True, False))]
     if rows[True]:
@@ -139,7 +140,8 @@ def take_turns(
             stack.callback(contender.batches.close)
             entrants.append((contender, str(contender.placement), None, 1))
         for row, settings in rows.items():
-            worker = _worker(config, source, options.competitors, row, settings, calibration)
+            job = partial(workers.job_of, source, row, config.size, config.batch_size)
+            worker = workers.calibrated(job, settings, options.competitors, config.calibration_batches, calibration)
             stack.callback(worker.close)
             entrants.append((worker, worker.setting, None, 1))
         for loader in loaders:
@@ -222,31 +224,6 @@ def _stock_dali(config: Config, source: FileList, nearest: bool, calibration: li
     return at(best)
 
 
-def _worker(
-    config: Config,
-    source: FileList,
-    python: Path,
-    row: str,
-    settings: Sequence[workers.Tried],
-    calibration: list[Slice],
-) -> workers.WorkerTurns:
-    """Return a competitor at the setting that was fastest in a turn of each."""
-    files, labels = [source.name(index) for index in range(len(source))], [int(label) for label in source.labels]
-    best, most = None, 0.0
-    for tried in settings:
-        job = Job(row, files, labels, config.size, config.batch_size, tried.setting)
-        turns = workers.WorkerTurns(job, tried, (str(python), str(workers.WORKER)))
-        try:
-            (taken,) = harness.interleave([turns], rounds=1, timed_batches=config.calibration_batches)
-        finally:
-            turns.close()
-        calibration.append(taken)
-        if taken.images_per_s > most:
-            best, most = turns, taken.images_per_s
-    assert best is not None
-    return best
-
-
 EXPERIMENT = Experiment(
     measure,
     Config(epoch_batches=8, rounds=5),
@@ -261,9 +238,7 @@ EXPERIMENT = Experiment(
         calibration_batches=2,
         calibration_rounds=1,
     ),
-    options={
-        "--competitors": {"type": Path, "default": workers.PYTHON, "help": "Python of the environment they are in"}
-    },
+    options=workers.OPTION,
     keeps_memory=True,
 )
 

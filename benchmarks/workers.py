@@ -11,7 +11,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import starmap
@@ -21,10 +21,15 @@ from typing import Any
 import harness
 from competitors import build
 from competitors.rows import Job
-from harness import Contender
+from harness import Contender, Slice
+
+from dalirefurb import FileList
 
 WORKER = Path(build.__file__).with_name("worker.py")
 PYTHON = build.ENVIRONMENT / "bin" / "python"
+
+OPTION = {"--competitors": {"type": Path, "default": PYTHON, "help": "Python of the environment they are in"}}
+"""Of scripts that run competitors."""
 
 ANSWER_S = 600.0
 """Seconds in which a competitor must answer: some write all images to a file first."""
@@ -150,6 +155,42 @@ class WorkerTurns:
         if not answer:
             raise RuntimeError(f"{self.name} must answer, but its process ended with {process.wait()}: see above")
         return answer
+
+
+def job_of(source: FileList, row: str, size: int, batch_size: int, setting: dict[str, Any]) -> Job:
+    """Return what a competitor is asked for: all files of a source."""
+    files, labels = [source.name(index) for index in range(len(source))], [int(label) for label in source.labels]
+    return Job(row, files, labels, size, batch_size, setting)
+
+
+def calibrated(
+    job: Callable[[dict[str, Any]], Job],
+    settings: Sequence[Tried],
+    python: Path,
+    timed_batches: int,
+    calibration: list[Slice],
+) -> WorkerTurns:
+    """Return a competitor at the setting that was fastest in a turn of each.
+
+    Args:
+        job: What it makes, at a setting.
+        settings: That are tried.
+        python: Of its environment.
+        timed_batches: Of each turn.
+        calibration: Takes the slices.
+    """
+    best, most = None, 0.0
+    for tried in settings:
+        turns = WorkerTurns(job(tried.setting), tried, (str(python), str(WORKER)))
+        try:
+            (taken,) = harness.interleave([turns], rounds=1, timed_batches=timed_batches)
+        finally:
+            turns.close()
+        calibration.append(taken)
+        if taken.images_per_s > most:
+            best, most = turns, taken.images_per_s
+    assert best is not None
+    return best
 
 
 def _kill(pids: list[int]) -> None:

@@ -15,14 +15,15 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device
 from dalirefurb.calls import Explained
 from dalirefurb.checks import epoch_of, require
-from dalirefurb.engine.backend_factory import Devices, Kernels, choose_for_views, done_by_kernels
+from dalirefurb.engine.backend_factory import Devices, Kernels, choose_for_views, dali_goes_on
 from dalirefurb.engine.batch_group import Position
+from dalirefurb.engine.batch_tensors import BatchTensors, TargetForm, TargetTensors
 from dalirefurb.engine.build import Assembler
 from dalirefurb.engine.checkpoint import restored, saved
 from dalirefurb.engine.configuration import Configuration, check_kinds
 from dalirefurb.engine.cursor import Cursor
 from dalirefurb.engine.diagnosis import NOTHING_SERVED, Diagnosis
-from dalirefurb.engine.finisher import BatchTensors, Served
+from dalirefurb.engine.finisher import Served
 from dalirefurb.engine.loader_view import Batch, EpochSampler, Mappable, refuse_caller
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.rank import Rank, chosen
@@ -66,6 +67,9 @@ class Loader(Mappable, metaclass=Explained):
             `recipe.view(2)` is another view by the same recipe. The images of a batch are a tuple then, the recipe's
             own first.
         prefetch: How many threads work, and how far ahead.
+        target_form: What a batch has in the place of labels where the source has several targets, see
+            `dalirefurb.targets`: "dicts", one for each image, as torchvision's models take them, by default; or
+            "ultralytics", one for the batch.
         with_indices: Whether a batch is (images, labels, indices): the samples' indices, (B,) int64 on the host, for
             `source.name(index)` and the like; -1 for rows of padding, see `Evaluate`.
         pin_memory: Whether images and labels made on the CPU are put into pinned memory, from which
@@ -106,6 +110,7 @@ class Loader(Mappable, metaclass=Explained):
         final_device: Device = "cpu",
         kernels: Kernels | None = None,
         views: Sequence[Recipe] = (),
+        target_form: TargetForm | None = None,
         prefetch: Prefetch = Prefetch(),  # noqa: B008 - it is frozen
         with_indices: bool = False,
         pin_memory: bool = False,
@@ -135,7 +140,14 @@ class Loader(Mappable, metaclass=Explained):
         self.source, self.recipe, self.planner, self.views = source, recipe, planner, views
         self._kernels = kernels
         dtypes = tuple(each.output.dtype for each in (recipe, *views))
-        self._tensors = BatchTensors(configuration.labels(), with_indices, pin_memory, dtypes)
+        targets: TargetTensors | None = None
+        if source.annotations is not None:
+            targets = TargetTensors(source.annotations, target_form, recipe.output)
+        elif target_form is not None:
+            raise ConfigurationError(
+                "target_form is for a source with targets, but this one has labels: pass Annotated(source, targets)"
+            )
+        self._tensors = BatchTensors(configuration.labels(), with_indices, pin_memory, dtypes, targets)
         self._substitutes = substitutes = bad_samples.substitutes(planner, source=fingerprint["source"])
         self._fingerprint = json.dumps(fingerprint)
         self._assembler = Assembler(configuration, store, prefetch, substitutes, chosen(rank))
@@ -297,6 +309,8 @@ class Loader(Mappable, metaclass=Explained):
                 "a DALI iterator serves one image of each sample, but this loader has views: iterate the loader, or "
                 "pass views= to a PartialSource, which DALI's own iterators take"
             )
+        if options.get("dali_labels") and self.source.annotations is not None:
+            raise ConfigurationError("dali_labels is for labels, but the source has targets: leave it out")
         return RefurbIterator(self, output_map, **options)
 
     def close(self) -> None:
@@ -362,10 +376,8 @@ class Loader(Mappable, metaclass=Explained):
         planner, classes = self.planner, self.source.classes
         whole = "files" if self.recipe.encoded else "arrays"
         cached = " > ".join(stage.name for stage in self.recipe.partial) or f"{whole}, as they are read"
-        names = [stage.name for stage in self.recipe.stages]
-        done = min(done_by_kernels(self.recipe), len(names) if self._serves == "final" else self.recipe.split)
-        rest = f", DALI from {names[done]!r} on" if self._kernels == "numba" and done < len(names) else ""
-        kernels = f"{self._kernels}{rest}"
+        goes_on = dali_goes_on(self._kernels, self.recipe, final=self._serves == "final")
+        kernels = self._kernels if goes_on is None else f"{self._kernels}, DALI from {goes_on!r} on"
         if self.views and self._serves == "final":
             kernels += f"; further views: {len(self.views)}"
         return (

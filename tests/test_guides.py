@@ -20,6 +20,7 @@ import pytest
 import torch
 from nvidia.dali import fn, pipeline_def, types
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
+from PIL import Image
 
 from dalirefurb import ImageFolder, Loader, Output, Recipe, Refurbish, Standard, rand_augment, simple
 from dalirefurb.augment import CenterCrop, Resize
@@ -35,10 +36,27 @@ THEIRS = {"T.", "weights.", "torch.cuda.", "torch.distributed.", "L.", "trainer.
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for part, num_samples in (("train", 64), ("val", 64)):
         write_folder(tmp_path / "photos" / part, num_samples=num_samples)
+    annotate(tmp_path)
     monkeypatch.chdir(tmp_path)
     launched = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in launched.items():
         monkeypatch.setenv(name, value)
+
+
+def annotate(folder: Path) -> None:
+    """Give each photograph a mask and a box."""
+    images, objects = [], []
+    for number, path in enumerate(sorted((folder / "photos/train").rglob("*.jpg"))):
+        with Image.open(path) as image:
+            width, height = image.size
+        place = path.relative_to(folder / "photos/train")
+        mask = (folder / "masks/train" / place).with_suffix(".png")
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (width, height), number % 21).save(mask)
+        images.append({"id": number, "file_name": str(place), "height": height, "width": width})
+        objects.append({"image_id": number, "bbox": [1, 2, width // 2, height // 2], "category_id": 1, "area": 1.0})
+    content = {"images": images, "annotations": objects, "categories": [{"id": 1, "name": "thing"}]}
+    (folder / "annotations.json").write_text(json.dumps(content))
 
 
 @pytest.fixture

@@ -253,7 +253,7 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     ),
     (
         lambda _: FileList(["a.jpg"], [1 + 2j]),
-        "labels must be numbers, or one name each, but are complex128: what would",
+        "labels must be numbers, or one name each, but are complex128: what has",
     ),
     (lambda _: FileList.from_csv(5), "path must be a path, got 5: pass such as"),  # type: ignore[arg-type]
     (lambda path: FileList.from_csv(path / "a.csv", root=5), "root must be a path, got 5: pass such as"),  # type: ignore[arg-type]

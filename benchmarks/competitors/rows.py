@@ -31,6 +31,9 @@ Setting = dict[str, Any]
 CROP_AND_FLIP = "crop and flip"
 """Ends the name of a row that does no more than this to a decoded image."""
 
+WITH_MASKS = "with masks"
+"""Ends the name of a row that serves masks, too; see `masks`."""
+
 _EPOCH = 1_000_000
 
 

@@ -15,7 +15,11 @@ import sys
 import warnings
 from importlib import metadata
 
-from rows import ROWS, Job
+from masks import ROWS as MASKED_ROWS
+from rows import ROWS as IMAGE_ROWS
+from rows import Job, Row
+
+ROWS: dict[str, Row] = IMAGE_ROWS | MASKED_ROWS
 
 _NAMED = (
     "torch",

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.maps import Maps, chained
+from dalirefurb.augment.maps import Maps, unmoved
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays, Stage, draw
 from dalirefurb.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where everything in the served images of a batch comes from.
+
+    A stage that turns an image after it was cropped shows nothing of what was cut off, though it is in the source:
+    where an image ended between two stages, no pixel is seen. Each of its sides is a line in the served image.
+
+    Attributes:
+        maps: Maps from coordinates in served images to those in the source's images, (n, 3, 3), see `maps`.
+        lines: Lines (a, b, c) of each row, beyond which nothing is seen: a x + b y + c is at least 0 where something
+            is, float64 of shape (n, k, 3). Those that an image does not have within its borders are (0, 0, 1).
+    """
+
+    maps: Maps
+    lines: NDArray[np.float64]
 
 
 def unmapped(recipe: Recipe) -> list[str]:
@@ -18,10 +37,10 @@ def unmapped(recipe: Recipe) -> list[str]:
     def of_no_rows(stage: Stage) -> Arrays:
         return {name: np.empty((0, *each.shape), each.dtype) for name, each in stage.parameters.items()}
 
-    return [stage.name for stage in recipe.stages if stage.matrices(of_no_rows(stage), none, none) is None]
+    return [stage.name for stage in recipe.stages if stage.steps(of_no_rows(stage), none, none) is None]
 
 
-def source_maps(
+def geometry(
     recipe: Recipe,
     *,
     seed: int,
@@ -31,11 +50,11 @@ def source_maps(
     servings: NDArray[np.int64],
     heights: NDArray[np.int64],
     widths: NDArray[np.int64],
-) -> Maps:
-    """Return the maps from coordinates in served images to those in the source's images, (n, 3, 3), see `maps`.
+) -> Geometry:
+    """Return where everything in the images of some rows comes from.
 
-    They are of what is drawn for the rows, wherever the recipe is split: what a resize and a crop become together in
-    an engine is no other place. The source's images are as decoded: EXIF's orientation is applied.
+    That is of what is drawn for the rows, wherever the recipe is split: what a resize and a crop become together in an
+    engine is no other place. The source's images are as decoded: EXIF's orientation is applied.
 
     Args:
         recipe: The recipe.
@@ -50,10 +69,11 @@ def source_maps(
     Raises:
         ConfigurationError: If a stage does not say where things go.
     """
-    parts: list[Maps | None] = []
+    steps: list[Maps] = []
+    entered: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     for stages, numbers in ((recipe.partial, versions), (recipe.final, servings)):
         drawn, _, _ = draw(
-            stages,
+            tuple(stage for stage in stages if not stage.keeps_place),
             seed=seed,
             indices=indices,
             numbers=numbers,
@@ -63,13 +83,42 @@ def source_maps(
             shown=shown,
         )
         for stage in stages:
-            parts.append(stage.matrices(drawn.get(stage.name, {}), heights, widths))
+            if stage.keeps_place:
+                continue
+            own = stage.steps(drawn.get(stage.name, {}), heights, widths)
+            if own is None:
+                names = ", ".join(map(repr, unmapped(recipe)))
+                raise ConfigurationError(
+                    f"every stage must say where it puts things, but {names} does not: leave it out, or define "
+                    f"matrices() in its class, or keeps_place = True if nothing moves, see Stage.matrices"
+                )
+            steps += own
+            entered += [(heights, widths)] * len(own)
             heights, widths = stage.output_sizes(heights, widths)
-    maps = chained(parts, len(indices))
-    if maps is None:
-        names = ", ".join(map(repr, unmapped(recipe)))
-        raise ConfigurationError(
-            f"every stage must say where it puts things, but {names} does not: leave it out, or define matrices() in "
-            f"its class, or keeps_place = True if nothing moves, see Stage.matrices"
-        )
-    return maps
+    # From the last step to the first: `maps` leads to what has entered the one that was looked at last.
+    maps, found = unmoved(len(indices)), list[NDArray[np.float64]]()
+    for place in range(len(steps))[::-1]:
+        maps = steps[place] @ maps
+        # Where the source itself ends is known without lines.
+        found.append(_borders(maps, *entered[place]) if place else maps[:, 2:])
+    lines = np.concatenate(found, axis=1) if found else np.empty((len(indices), 0, 3))
+    return Geometry(maps, _within(lines, recipe.output.sides))
+
+
+def _borders(maps: Maps, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the lines where images of these sizes end, and where their horizon is, (n, 5, 3)."""
+    x, y, third = maps.transpose(1, 0, 2)
+    return np.stack([x, y, widths[:, None] * third - x, heights[:, None] * third - y, third], axis=1)
+
+
+def _within(lines: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float64]:
+    """Return the lines, of (n, k, 3), that images of this size have the centre of a pixel beyond.
+
+    Each image's are its own, whatever others are beside it.
+    """
+    height, width = size
+    x, y = np.meshgrid([0.5, width - 0.5], [0.5, height - 0.5])
+    corners = np.stack([x.ravel(), y.ravel(), np.ones(4)])
+    matter = (lines @ corners < 0).any(axis=2)
+    kept: NDArray[np.float64] = np.where(matter[..., None], lines, (0.0, 0.0, 1.0))[:, matter.any(axis=0)]
+    return kept

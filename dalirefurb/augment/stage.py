@@ -112,6 +112,8 @@ class Stage(metaclass=TakesNumbers):
             cls.keeps_place = False
         if not own.isdisjoint(("apply", "keeps_place")) and "matrices" not in own:
             cls.matrices = Stage.matrices  # type: ignore[method-assign]
+        if not own.isdisjoint(("apply", "keeps_place", "matrices")) and "steps" not in own:
+            cls.steps = Stage.steps  # type: ignore[method-assign]
 
     @property
     def random(self) -> bool:
@@ -203,6 +205,16 @@ class Stage(metaclass=TakesNumbers):
             outer corner. None: not known, as by default, unless the class says `keeps_place`.
         """
         return unmoved(len(heights)) if self.keeps_place else None
+
+    def steps(
+        self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> Sequence[NDArray[np.float64]] | None:
+        """Return the maps of `matrices` one after the other, where there are several images between; by default one.
+
+        An image between ends where the one that enters ends.
+        """
+        maps = self.matrices(parameters, heights, widths)
+        return None if maps is None else [maps]
 
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find the first image, of those of these heights and widths, (n,), that the stage cannot take.

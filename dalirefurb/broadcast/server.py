@@ -87,6 +87,11 @@ class Broadcast(metaclass=Explained):
     ) -> None:
         remedy = "pass the loader itself; Attached(name).map(function) changes batches in each training"
         require(isinstance(loader, Loader), "loader", "a Loader, and no view of one", loader, remedy)
+        if loader.source.annotations is not None:
+            raise ConfigurationError(
+                "batches with targets cannot be shared yet, got a loader of a source that has some: have each training "
+                "make a Loader of its own, with Kept(source, ...) below, which decodes for all of them"
+            )
         if loader.planner.feedback_lag is not None:
             raise ConfigurationError(
                 "AutoAssist chooses batches by the losses of one training, so several cannot share them: give each "

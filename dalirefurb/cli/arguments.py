@@ -35,6 +35,9 @@ _SEEN = Number(int, 32, _LARGEST, "the network needs images of at least 32 pixel
 
 _FOLDER = "one folder per class, images in them: FOLDER/cat/1.jpg"
 
+BATCH_SIZE = 64
+"""Of `train`, if it is not given, and there are as many images."""
+
 _FULL = {"images": 2000, "epochs": 4, "batch_size": 64, "size": 224}
 """What the demo does by default."""
 
@@ -141,7 +144,8 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("training")
     epochs = Number(int, 1, _MOST, "must be at least 1, got {}")
     _add_number(group, "--epochs", 5, "rounds of training and report", epochs)
-    _add_number(group, "--batch-size", 64, "images learned from at a time", Number(int, 1))
+    at_a_time = "images learned from at a time, or of fewer images all"
+    _add_number(group, "--batch-size", BATCH_SIZE, at_a_time, Number(int, 1), late=True)
     share = Number(float, 0, 0.9, "must be a share in 0..0.9, got {}")
     _add_number(
         group, "--val-share", 0, "share of the images that is not learned from, but judged after each epoch", share, "X"

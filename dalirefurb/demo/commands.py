@@ -12,6 +12,7 @@ import numpy as np
 
 from dalirefurb.augment.presets import rand_augment
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.cli.arguments import BATCH_SIZE
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.limits import check_alone, require
 from dalirefurb.cli.outcome import in_options
@@ -28,6 +29,9 @@ from dalirefurb.show.files import check_folder, write, writing
 from dalirefurb.source import ImageFolder, Source
 from dalirefurb.system.cores import usable_cores
 
+_LEAST_BATCH = 8
+"""Images of a batch that is as large as there are images."""
+
 
 def train(options: argparse.Namespace) -> None:
     """Train on a folder, and print a row per epoch."""
@@ -43,7 +47,8 @@ def train(options: argparse.Namespace) -> None:
     with waiting(f"reading {escaped(options.folder)}"):
         images = ImageFolder(options.folder)
     source, held_out = _parted(images, options.val_share)
-    planner = technique.planner(len(source), batch_size=options.batch_size, seed=options.seed)
+    batch_size = options.batch_size or max(_LEAST_BATCH, min(BATCH_SIZE, len(source)))
+    planner = technique.planner(len(source), batch_size=batch_size, seed=options.seed)
     judged = (
         ", none of them to judge by (see --val-share)"
         if held_out is None

@@ -95,6 +95,19 @@ def done_by_kernels(recipe: Recipe) -> int:
     return first if first == len(recipe.stages) or recipe.at(first).partial_size(None) is not None else 0
 
 
+def dali_goes_on(kernels: Kernels, recipe: Recipe, *, final: bool) -> str | None:
+    """Name the stage where Numba's kernels end and DALI goes on; None: all is done by one of them.
+
+    Args:
+        kernels: Name of what computes.
+        recipe: Recipe of what is computed.
+        final: Whether the final part is done, too.
+    """
+    stages = recipe.stages if final else recipe.partial
+    done = done_by_kernels(recipe)
+    return stages[done].name if kernels == "numba" and done < len(stages) else None
+
+
 def done_by(kernels: Kernels, recipe: Recipe, devices: Devices) -> int | None:
     """Return how many first stages kernels do on the CPU, decoding included; None if DALI does all there."""
     if kernels == "numba":

@@ -13,7 +13,7 @@ import torch
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import views
-from dalirefurb.engine.backend_factory import BackendFactory, compile_kernels, done_by, done_by_kernels
+from dalirefurb.engine.backend_factory import BackendFactory, compile_kernels, dali_goes_on, done_by, done_by_kernels
 from dalirefurb.engine.backends import (
     BothPartsBackend,
     ComputeBackend,
@@ -37,12 +37,14 @@ from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.engine.preparer import Preparer
 from dalirefurb.engine.rank import ALONE, Rank, present
 from dalirefurb.engine.stats import Tally
+from dalirefurb.engine.target_maker import TargetMaker
 from dalirefurb.errors import ConfigurationError, LoaderError, shortened
 from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.partial_sizes import partial_sizes
 from dalirefurb.reading.reader import Reader
 from dalirefurb.reading.substitutes import Substitutes
+from dalirefurb.source.contract import without_targets
 from dalirefurb.store import DeviceStore, Store, StoreSpec
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device.batch_buffer import BatchBuffer
@@ -284,6 +286,9 @@ def assemble(
         final_graph = finishing(recipe, input_builder)
     if final_graph is None and factory.leaves_rest:
         final_graph = FinalGraph(input_builder, factory.build_rest(), None)
+    targets: TargetMaker | None = None
+    if source.annotations is not None:
+        targets = TargetMaker(source, recipe, seed=planner.seed, reader=reader, num_threads=depths.reading_threads)
     cache = CacheClient(reader, store, encoded=encoded)
     compute_now = ComputeNow(reader, input_builder, lambda: factory.build("partial", 1), max_rows=max_rows)
     assistant = Assistant.of(planner, compute_now)
@@ -304,7 +309,9 @@ def assemble(
         batches_per_group=depths.batches_per_group,
         pin_memory=configuration.pin_memory and devices.final == "cpu",
         tally=tally,
+        targets=targets,
     )
+    facts = Facts.of(planner, recipe, given, depths, dali_goes_on(kernels, recipe, final=not partial_served))
     return Engine(
         planner,
         assistant,
@@ -313,8 +320,9 @@ def assemble(
         finisher,
         reader=reader,
         factory=factory,
+        targets=targets,
         depths=depths,
-        facts=Facts.of(planner, recipe, given, depths),
+        facts=facts,
         nbytes=needs[BESIDE_STORE].total(),
         tally=tally,
     )
@@ -365,6 +373,7 @@ def _made_by(configuration: Configuration, planner: Planner, reader: Reader, *, 
     """Return what decides partial images, as JSON values."""
     source, recipe, fingerprint = configuration.source, configuration.recipe, configuration.fingerprint
     partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}
+    partial["source"] = without_targets(partial["source"])
     partial["stages"] = [stage.fingerprint() for stage in recipe.partial]
     partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
     if source.encoded or source.image_shape is None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dalirefurb.augment.geometry import unmapped
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage, renamed
 from dalirefurb.augment.stages.custom import Custom
@@ -31,6 +32,7 @@ from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.pillow_decoder import pillow_version
 from dalirefurb.source import Source
 from dalirefurb.store import Store
+from dalirefurb.targets.annotated import check_targets
 
 _OF_OTHERS = {"torchvision", "timm", "monai"}
 """Packages that have classes of the same names as ours."""
@@ -139,6 +141,9 @@ class Configuration:
         for view in self.views:
             _check_size(self.source, view)
         _check_draws((recipe, *self.views), self.planner)
+        if self.source.annotations is not None:
+            check_targets(self.source, self.source.annotations)
+            _check_targets(recipe, self.serves == "partial", self.views)
         if not self.stored and self.planner.peak_slots and not isinstance(self.planner, Evaluate):
             warnings.warn(
                 f"{type(self.planner).__name__} reuses partial images, but there is no store to keep them in: "
@@ -293,6 +298,20 @@ def _check_size(source: Source, recipe: Recipe) -> None:
         raise ConfigurationError(
             f"the recipe must leave images of the output's size {output.sides_text}, but makes {height} x {width} of "
             f"the source's {shape[0]} x {shape[1]}; make the recipe for the size of the source's images"
+        )
+
+
+def _check_targets(recipe: Recipe, partial: bool, views: tuple[Recipe, ...]) -> None:
+    """Refuse what targets cannot go through."""
+    if names := unmapped(recipe):
+        raise ConfigurationError(
+            f"where a source has targets every stage must say what moves where, but {', '.join(map(repr, names))} does "
+            f"not: leave it out, or derive a class that says keeps_place = True, or has matrices(), see Stage"
+        )
+    if partial or views:
+        raise ConfigurationError(
+            f"a source with targets cannot be served {'by a PartialSource' if partial else 'in several views'} yet: "
+            f"{'pass it to a Loader' if partial else 'leave views out'}, or take the source without its targets"
         )
 
 

@@ -10,7 +10,8 @@ What it presumes of a training loop:
   model's, so that loading costs more than what is waited. Without a CUDA device that is said, and no verdict that
   training does not wait is given, unless the loop hardly computes: in some steps the CPU time of this process is looked
   at, but that of its loaders' threads, so that it does not matter on which threads a step computes. One that sleeps, or
-  waits for another machine, takes next to none. What other processes compute is not seen.
+  waits for another machine, takes next to none.
+* No other process takes its cores. Where one does, it is said.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ _MOST_USES = 3
 _MOSTLY = 0.5
 _ENOUGH_READING_THREADS = 16
 _FAR_FROM_STEADY = 0.5
+_OTHERS = 0.2
+"""Share of the cores from which on it is said that other processes took them."""
+
 _ALL = 0.95
 
 Bottleneck = tuple[str, str]
@@ -68,10 +72,12 @@ class Facts:
         encoded: Whether the store holds samples as they were read (split 0).
         final_stages: Stages of the recipe's final part.
         later_split: Whether a later split would leave something random behind it.
+        dali_goes_on: Name of the stage from which on DALI does what compiled kernels have begun; empty if none.
         threads: CPU threads that compute.
         reading_threads: Threads that read files.
         cores: Cores that this process may use.
         shared: Whether the model computes on these cores, too.
+        others: Cores that other processes kept busy, on average, as far as is known.
         batches: Batches of an epoch.
     """
 
@@ -81,14 +87,18 @@ class Facts:
     encoded: bool = False
     final_stages: int = 1
     later_split: bool = True
+    dali_goes_on: str = ""
     threads: int = 1
     reading_threads: int = 4
     cores: int = 1
     shared: bool = False
+    others: float = 0.0
     batches: int = 1000
 
     @classmethod
-    def of(cls, planner: Planner, recipe: Recipe, store: Store | None, depths: Depths) -> Facts:
+    def of(
+        cls, planner: Planner, recipe: Recipe, store: Store | None, depths: Depths, dali_goes_on: str | None = None
+    ) -> Facts:
         """Gather them for what a rank carries out."""
         return cls(
             reuse=planner.reuse,
@@ -97,6 +107,7 @@ class Facts:
             encoded=recipe.caches_encoded,
             final_stages=len(recipe.final),
             later_split=any(stage.random for stage in recipe.final[1:]),
+            dali_goes_on=dali_goes_on or "",
             threads=depths.replicas * depths.threads_each,
             reading_threads=depths.reading_threads,
             cores=max(1, usable_cores() // local_processes()),
@@ -175,10 +186,10 @@ def diagnose(stats: Stats, facts: Facts, parts: Sequence[Stats] = (), *, first_e
     headspace = stats.headspace
     waiting = 1 - 1 / headspace
     missing = least_steps(facts) - stats.steps
-    few = f"known steps: only {stats.steps}" if stats.steps < LEAST_STEPS and missing <= 0 else ""
+    few = f"known from {stats.steps} steps only" if stats.steps < LEAST_STEPS and missing <= 0 else ""
 
     def because(cause: str, change: str, verdict: Verdict = Verdict.INCONCLUSIVE) -> Diagnosis:
-        cause = "; ".join(filter(None, (few, cause, _by_pillow(stats))))
+        cause = "; ".join(filter(None, (few, cause, _by_pillow(stats), _by_others(facts))))
         return Diagnosis(verdict, waiting, stats.images_per_s, cause, change, stats.steps, facts.shared)
 
     if facts.batches == 1 and not stats.steps:
@@ -292,6 +303,8 @@ def _computing(stats: Stats, facts: Facts) -> Bottleneck:
     few = misses <= _MOSTLY_REUSED
     cause = f"the loader's threads mostly computed {'final images' if few else 'images'}, {_percent(misses)} of "
     cause += "them from the start"
+    if facts.dali_goes_on:
+        cause += f", and from stage {facts.dali_goes_on!r} on by DALI's operators, which are slower than kernels"
     if facts.threads < facts.cores:
         return cause, f"Prefetch(num_threads={facts.cores}) would use all cores, not {facts.threads}"
     if not few and (change := _fewer_misses(stats, facts)):
@@ -300,6 +313,8 @@ def _computing(stats: Stats, facts: Facts) -> Bottleneck:
         return cause, "a planner that reuses more would leave fewer, by a larger echoing factor for example"
     if facts.encoded:
         return cause, "a later split would keep images that are decoded already: recipe.at(1) or more"
+    if facts.dali_goes_on:
+        return cause, f"a KernelStage in the place of {facts.dali_goes_on!r} would leave all to kernels"
     if facts.slots and facts.final_stages:
         order = "a preset's order='crop_last' would do less at each use"
         return cause, f"a later split, or {order}" if facts.later_split else order
@@ -363,6 +378,13 @@ def _by_pillow(stats: Stats) -> str:
         return ""
     share = _percent(stats.pillow_images / max(stats.files, 1))
     return f"Pillow decoded {share} of the files that were read, in {stats.pillow_s:.1f} s of their threads' time"
+
+
+def _by_others(facts: Facts) -> str:
+    """Say how many cores other processes took; nothing if that is little."""
+    if facts.others < _OTHERS * facts.cores:
+        return ""
+    return f"other processes took {facts.others:.1f} of {facts.cores} cores meanwhile"
 
 
 def _percent(share: float) -> str:

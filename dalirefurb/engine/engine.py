@@ -33,11 +33,14 @@ from dalirefurb.engine.finisher import Finisher, Served
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.preparer import Prepared, Preparer
 from dalirefurb.engine.stats import Course, Stats, Tally
+from dalirefurb.engine.target_maker import TargetMaker
 from dalirefurb.errors import LoaderError
 from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.reader import Reader
 from dalirefurb.store.available import promise_to
+from dalirefurb.system.cores import watch_others
+from dalirefurb.system.sharing import local_processes
 from dalirefurb.system.threads import close_all, others_at_work, watch_threads
 
 _END_S = 60.0
@@ -65,6 +68,7 @@ class Engine:
         reader: Reader of the samples; it is closed with the engine.
         factory: Builder of what computes; it is closed with the engine.
         depths: Numbers of threads, of batches in a group, and of groups on their way.
+        targets: Maker of targets, which is closed with the engine; None: the source has none.
         facts: What decides the engine's work, for a diagnosis of it.
         nbytes: What all of it takes of this machine's memory beside the store, at most.
         tally: Counter of what both threads and the engine do, see `Stats`.
@@ -83,6 +87,7 @@ class Engine:
         *,
         reader: Reader,
         factory: BackendFactory,
+        targets: TargetMaker | None,
         depths: Depths,
         facts: Facts,
         nbytes: int,
@@ -97,10 +102,12 @@ class Engine:
         self._finisher: Finisher | None = finisher
         self._reader = reader
         self._factory = factory
+        self._targets = targets
         self._facts = facts
         self._nbytes = nbytes
         self._tally = tally
         self._course = Course(tally, partial(watch_threads, "dalirefurb", THREADS))
+        self._others = watch_others()
         self._threads: list[threading.Thread] = []
         # Whoever begins or ends threads holds it; `halt` and `shutdown` never wait for it.
         self._changing = threading.RLock()
@@ -253,7 +260,9 @@ class Engine:
         stats, parts, first_epoch, computes = self._course.steady(since)
         if since is None and first_epoch is not None and stats.steps < least_steps(self._facts):
             stats, parts, first_epoch = first_epoch + stats, (), None  # better than nothing
-        facts = replace(self._facts, shared=self._facts.shared and computes)
+        # Of several trainings on one machine each is another one's.
+        others = self._others() if local_processes() == 1 else 0.0
+        facts = replace(self._facts, shared=self._facts.shared and computes, others=others)
         return diagnose(stats, facts, parts, first_epoch=first_epoch)
 
     def halt(self) -> None:
@@ -284,6 +293,8 @@ class Engine:
             self.halt()
             self._reader.close()
             self._factory.close()
+            if self._targets is not None:
+                self._targets.close()
 
     def close(self) -> None:
         """End all threads, and let the graphs go.
@@ -300,6 +311,8 @@ class Engine:
             finally:
                 self._reader.join()
                 self._factory.join()
+                if self._targets is not None:
+                    self._targets.join()
                 # Whoever keeps a closed loader keeps no images, no graph and no store.
                 self._cache = self._preparer = self._finisher = None
                 self._batches.close()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,18 +20,17 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.dlpack import from_dlpack
 
-from dalirefurb.augment.output import Dtype
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.dali import GraphError
 from dalirefurb.engine.backends import FinalFeed, FinalFeeds, FinalGraph, FinalViews, names
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
-from dalirefurb.engine.closable_queue import ClosableQueue
+from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
 from dalirefurb.engine.cuda_final import CudaFinal
-from dalirefurb.engine.loader_view import Batch
 from dalirefurb.engine.preparer import Prepared, failed_in_graph
 from dalirefurb.engine.stats import Tally
+from dalirefurb.engine.target_maker import BatchTargets, TargetMaker
 from dalirefurb.errors import LoaderError
 
 Finishing = FinalGraph | FinalFeeds | FinalViews | CudaFinal
@@ -56,6 +55,7 @@ class Served:
         recomputed: Number of rows whose partial image was computed though the plan expected to hit, rows of replaced
             samples excepted.
         replaced: Number of rows that show another sample than the plan's.
+        targets: What belongs to the images beside labels; None: the source has none.
     """
 
     position: Position
@@ -64,47 +64,13 @@ class Served:
     misses: int
     recomputed: int
     replaced: int
+    targets: BatchTargets | None = None
 
     def told_indices(self, padding: int) -> NDArray[np.int64]:
         """Return the indices as the training loop gets them: -1 in the last rows, so many, that only fill it up."""
         indices = self.indices.copy()
         indices[len(indices) - padding :] = -1
         return indices
-
-
-@dataclass(frozen=True)
-class BatchTensors:
-    """Puts the tensors of a batch together, in the training loop's thread and, on a GPU, in its stream.
-
-    Attributes:
-        labels: Labels of all samples, of a type that torch knows, shape (num_samples, ...).
-        with_indices: Whether a batch has a third part, the samples' indices.
-        pin_memory: Whether labels are put into pinned memory.
-        dtypes: Types of the images, of each view one, as `Output` names them.
-    """
-
-    labels: NDArray[Any]
-    with_indices: bool
-    pin_memory: bool
-    dtypes: tuple[Dtype, ...]
-
-    def of(self, served: Served, padding: int) -> Batch:
-        """Return images, labels and perhaps indices of a batch whose last rows, so many, only fill it up."""
-        labels = torch.from_numpy(self.labels[served.indices])
-        if self.pin_memory:
-            labels = labels.pin_memory()
-        views: list[torch.Tensor] = [*served.images] if isinstance(served.images, tuple) else [served.images]
-        for place, (view, dtype) in enumerate(zip(views, self.dtypes, strict=True)):
-            if view.is_cuda:
-                labels = labels.to(view.device, non_blocking=True)
-                # Their memory may not be written again before this stream has read them.
-                view.record_stream(torch.cuda.current_stream(view.device))
-            if dtype == "bfloat16":
-                views[place] = view.to(torch.bfloat16)
-        images: Any = tuple(views) if isinstance(served.images, tuple) else views[0]
-        if not self.with_indices:
-            return images, labels
-        return images, labels, torch.from_numpy(served.told_indices(padding))
 
 
 class Finisher:
@@ -119,6 +85,7 @@ class Finisher:
             batches counts n times.
         pin_memory: Whether images are copied into pinned memory.
         tally: Counter of what the thread does, see `Stats`.
+        targets: Maker of what belongs to the images beside labels; None: the source has none.
     """
 
     def __init__(
@@ -131,6 +98,7 @@ class Finisher:
         batches_per_group: int,
         pin_memory: bool,
         tally: Tally,
+        targets: TargetMaker | None = None,
     ) -> None:
         self._recipes = recipes
         self._cache = cache
@@ -139,10 +107,15 @@ class Finisher:
         self._batches_per_group = batches_per_group
         self._pin_memory = pin_memory
         self._tally = tally
+        self._targets = targets
 
     def abandon(self, prepared: Iterable[Prepared]) -> None:
         """Give back what groups that nobody will finish have; there are any if no thread came to do it."""
-        self._cache.abandon(each.cache_plan for each in prepared)
+        given = [*prepared]
+        for each in given:
+            if each.targets is not None:
+                each.targets.cancel()
+        self._cache.abandon(each.cache_plan for each in given)
 
     def work(self, prepared: ClosableQueue[Prepared], batches: ClosableQueue[Served]) -> None:
         """Make batches until stopped, or until a group is an error, which follows the batches before it.
@@ -167,6 +140,8 @@ class Finisher:
             while not running or (self._begun(running) < self._in_flight and len(prepared)):
                 taken = prepared.take()
                 try:
+                    # First, since nobody would collect a group that fails once a graph has it.
+                    taken = self._with_targets(taken)
                     self._submit(taken)
                 except BaseException as error:
                     self.abandon([taken])
@@ -180,6 +155,15 @@ class Finisher:
     def _begun(self, running: Iterable[Prepared]) -> int:
         """Count the groups, in units of as many batches as most have."""
         return sum(-(-len(each.cache_plan.group.plans) // self._batches_per_group) for each in running)
+
+    def _with_targets(self, prepared: Prepared) -> Prepared:
+        """Begin with the targets of a group, if there are any."""
+        if self._targets is None:
+            return prepared
+        began = time.perf_counter()
+        targets = self._targets.begin(prepared.cache_plan)
+        self._tally.add(preparing_s=time.perf_counter() - began)
+        return Prepared(prepared.cache_plan, prepared.images, targets)
 
     def _submit(self, prepared: Prepared) -> None:
         if self._final_graph is not None:
@@ -196,7 +180,8 @@ class Finisher:
         except Exception as error:
             cache_plan.group.fail(error)
         waited = time.perf_counter() - began
-        self._hand_over(cache_plan, images, batches)
+        targets = self._targets_of(running[0], batches)
+        self._hand_over(cache_plan, images, targets, batches)
         began = time.perf_counter()
         stored = self._cache.commit(cache_plan)
         running.popleft()
@@ -206,6 +191,20 @@ class Finisher:
             declined=int(np.count_nonzero(~stored)),
             storing_s=time.perf_counter() - began,
         )
+
+    def _targets_of(self, prepared: Prepared, batches: ClosableQueue[Served]) -> list[BatchTargets]:
+        """Wait for the targets of a group's batches, if there are any."""
+        if prepared.targets is None:
+            return []
+        began = time.perf_counter()
+        try:
+            targets = prepared.targets.result(lambda: batches.stopping)
+        except Stopped:
+            raise
+        except Exception as error:
+            prepared.cache_plan.group.fail(error)
+        self._tally.add(reading_wait_s=time.perf_counter() - began)
+        return targets
 
     def _collect(self, prepared: Prepared) -> Any:
         """Wait for a group's images, as the training loop wants them; see `Served`."""
@@ -245,7 +244,9 @@ class Finisher:
             images = images.permute(0, 3, 1, 2)
         return images.pin_memory() if self._pin_memory else images
 
-    def _hand_over(self, cache_plan: CachePlan, images: Any, batches: ClosableQueue[Served]) -> None:
+    def _hand_over(
+        self, cache_plan: CachePlan, images: Any, targets: Sequence[BatchTargets], batches: ClosableQueue[Served]
+    ) -> None:
         """Part a group into its batches, views of its images, once the batches before it are taken."""
         epoch, first = cache_plan.group.position
         plans, missed, served, start = cache_plan.group.plans, cache_plan.missed, [], 0
@@ -267,6 +268,7 @@ class Finisher:
                     misses=misses,
                     recomputed=recomputed,
                     replaced=int(np.count_nonzero(replaced)),
+                    targets=targets[batch - first] if targets else None,
                 )
             )
             start = stop

@@ -26,6 +26,7 @@ from dalirefurb.store import StoreSpec, available
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device.memory import KERNEL_BYTES
 from dalirefurb.store.memory_budget import amount, budget_bytes
+from dalirefurb.targets.mask_images import Masks
 
 DECODER_BYTES = 2**28
 """Allowance for DALI's decoder in each pipeline that decodes on the GPU, beside images."""
@@ -98,6 +99,13 @@ class Account:
         """What kernels leave to DALI's operators; see `left_to_dali`."""
         return left_to_dali(self.configuration.kernels, self.configuration.recipe)
 
+    @property
+    def _mask_bytes(self) -> int:
+        """Bytes of the masks of one served image."""
+        targets = (self.configuration.source.annotations or {}).values()
+        pixels = math.prod(self.configuration.recipe.output.sides)
+        return pixels * sum(each.dtype.itemsize for each in targets if isinstance(each, Masks))
+
     def _file_bytes(self) -> int:
         """Return the mean bytes of some of the source's files, or an allowance where its samples are none."""
         source = self.configuration.source
@@ -147,6 +155,9 @@ class Account:
         final_groups = 1 if by_views else begun + depths.ready + 1 if one_step else depths.look_ahead
         final_groups += _TAKEN_GROUPS
         finishing["final images on their way"] = final_groups * final
+        if self._mask_bytes:
+            of_group = self._mask_bytes * depths.hits_per_group * self.batch_size
+            host["masks on their way"] = final_groups * of_group
         if finishing is device:
             pipelines = depths.final_replicas if self.apart else depths.replicas
             device["work on final images"] = (1 + views) * pipelines * _WORKING_COPIES * partial

@@ -27,6 +27,7 @@ from dalirefurb.engine.compute_now import unless_replaced
 from dalirefurb.engine.in_flight import known
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.stats import Tally
+from dalirefurb.engine.target_maker import GroupTargets
 from dalirefurb.errors import LoaderError
 from dalirefurb.planning.difficulty import FeatureTable
 from dalirefurb.reading.reader import Reader, Samples
@@ -41,10 +42,12 @@ class Prepared(NamedTuple):
         cache_plan: Cache plan of the group, of which everything is known.
         images: Final images of the group, a DALI tensor list or what can be used like one, where one graph, or kernels,
             make both parts; what `FinalGraph` is fed, where these leave it stages; otherwise None.
+        targets: Targets of its batches, once they are begun; None: there are none, or not yet.
     """
 
     cache_plan: CachePlan
     images: Any
+    targets: GroupTargets | None = None
 
 
 class _Submitted(NamedTuple):

@@ -24,7 +24,7 @@ from dalirefurb.image_batch import Images
 from dalirefurb.keep.folder import KeepFolder
 from dalirefurb.reading.inspector import Refused, decoded
 from dalirefurb.reading.pillow_decoder import pillow_version
-from dalirefurb.source.contract import NOT_AT_HAND, Source, hash_array, spread
+from dalirefurb.source.contract import NOT_AT_HAND, Source, hash_array, spread, without_targets
 from dalirefurb.source.levels import Levels
 from dalirefurb.source.outage import is_page
 from dalirefurb.store.available import available_bytes
@@ -88,7 +88,7 @@ class Kept(Source):
         self._path = Path(os.fspath(path)).absolute()
         self._form, self._size = form, size
         self.labels, self.encoded, self.image_shape = source.labels, source.encoded, source.image_shape
-        self.classes, self.value_range = source.classes, source.value_range
+        self.classes, self.value_range, self.annotations = source.classes, source.value_range, source.annotations
         self._start()
         self._folder()
 
@@ -107,6 +107,12 @@ class Kept(Source):
         if self._form == "encoded":
             return self._source.images(rows)
         return self._kept(rows, self._decoded_now, raises=False)
+
+    def refusal(
+        self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> tuple[int, str] | None:
+        """Find a sample that the other source refuses."""
+        return self._source.refusal(indices, heights, widths)
 
     def fill(self, *, told: Callable[[int], object] = lambda done: None) -> int:
         """Keep all samples now that there is room for, with a thread for each core and some more.
@@ -188,7 +194,7 @@ class Kept(Source):
         return self._opened
 
     def _open(self) -> KeepFolder:
-        identity: dict[str, Any] = {"source": self._source.fingerprint(), "form": self._form}
+        identity: dict[str, Any] = {"source": without_targets(self._source.fingerprint()), "form": self._form}
         if self._form == "decoded" and self.encoded:
             identity["versions"] = versions() | {"pillow": pillow_version()}
             identity["value_range"] = self.value_range

@@ -117,6 +117,8 @@ class Reader:
             if source.encoded
             else None
         )
+        # Sizes of what was read; that of targets' images is needed where these come from a store, too.
+        self._sizes = None if source.annotations is None else np.zeros((len(source), 2), np.int32)
         self._max_batch_size = max_batch_size
         self._pool = Background(num_threads, name="dalirefurb-read")
         self._nothing: Future[Samples] = Future()
@@ -136,6 +138,24 @@ class Reader:
         """Read some samples now, or what replaces their version 0; return heights and widths in pixels, each (n,)."""
         sizes = [(samples.heights, samples.widths) for samples in self._now(indices)]
         heights, widths = np.concatenate(sizes, axis=1)
+        return heights, widths
+
+    def known_sizes(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return heights and widths in pixels, each (n,), of images of a source with targets.
+
+        Those that were not read yet, but are in a store of an earlier run, are read now.
+
+        Raises:
+            SampleError: If one of them cannot be used any more.
+        """
+        assert self._sizes is not None
+        unknown = np.unique(indices[self._sizes[indices, 0] == 0])
+        if len(unknown):
+            for _ in self._now(unknown):
+                pass
+        heights, widths = self._sizes[indices].astype(np.int64).T
+        if not heights.all():
+            raise self._error(int(indices[heights.argmin()]), "its size is needed for its targets, and cannot be read")
         return heights, widths
 
     def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -235,9 +255,16 @@ class Reader:
         """Read samples, all of which have to be good."""
         samples = self._measured(indices, held)
         refusal = None if self._refuses is None else self._refuses(samples.heights, samples.widths)
+        if refusal is None:
+            refusal = self.patience.of(
+                partial(self._source.refusal, indices, samples.heights, samples.widths),
+                f"what belongs to sample {indices[0]} ({self._source.name(int(indices[0]))}), or to another",
+            )
         if refusal is not None:
             row, reason = refusal
             raise self._error(int(indices[row]), reason)
+        if self._sizes is not None:
+            self._sizes[indices] = np.stack((samples.heights, samples.widths), axis=1)
         return samples
 
     def _measured(self, indices: NDArray[np.int64], held: Held) -> Samples:

@@ -10,7 +10,7 @@ import importlib
 import operator
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, SupportsIndex
 
@@ -24,6 +24,9 @@ from dalirefurb.image_batch import Images
 from dalirefurb.source.labels import as_array, checked_labels, refuse_mask, warn_of_many
 from dalirefurb.source.levels import Levels, ValueRange
 from dalirefurb.source.outage import Patience
+
+ANNOTATED = "Annotated"
+"""What the fingerprint of a source with targets calls it."""
 
 NOT_AT_HAND = np.empty((0, 0, 3), np.uint8)
 """In the place of an image, see `Source.images`."""
@@ -39,6 +42,7 @@ class Source(metaclass=Explained):
         classes: Names of the classes that integer labels stand for, where they are known.
         value_range: Numbers of black and white in images deeper than 8 bits, such as (0, 4095) for those of a 12-bit
             scanner that are stored in 16 bits; None: the least and the largest number that each image declares.
+        annotations: Targets by name, which move with the images, see `dalirefurb.targets`; None: labels are all.
     """
 
     INSTEAD: ClassVar[Words] = {
@@ -54,6 +58,7 @@ class Source(metaclass=Explained):
     image_shape: tuple[int, int, int] | None = None
     classes: list[str] | None = None
     value_range: ValueRange | None = None
+    annotations: Mapping[str, Any] | None = None
 
     def __len__(self) -> int:
         """Count the samples."""
@@ -67,6 +72,8 @@ class Source(metaclass=Explained):
 
     def __getitem__(self, index: SupportsIndex) -> tuple[NDArray[np.uint8], Any]:
         """Return a sample to look at: its image, (height, width, 3) uint8 as a loader decodes it, and its label.
+
+        In the place of the label are targets, if there are any: by name, in pixels of this image.
 
         Raises:
             IndexError: If there is no such sample.
@@ -84,7 +91,10 @@ class Source(metaclass=Explained):
         row %= count
         (sample,) = self.read(np.array([row]))
         label = self.labels[row]
-        return self._decoded(row, sample), label.item() if np.ndim(label) == 0 else label.copy()
+        image = self._decoded(row, sample)
+        if self.annotations is not None:
+            return image, {name: target.one(row) for name, target in self.annotations.items()}
+        return image, label.item() if np.ndim(label) == 0 else label.copy()
 
     def _decoded(self, index: int, encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Decode a sample to look at, or copy one that is an image already."""
@@ -156,6 +166,21 @@ class Source(metaclass=Explained):
         """Return decoded images of encoded samples, upright, as a loader decodes them; None: there are none at hand.
 
         One that is empty, of shape (0, 0, 3), is not at hand: the sample is to be read.
+        """
+        return None
+
+    def refusal(
+        self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> tuple[int, str] | None:
+        """Find a sample, of those that were read, that cannot be used though its image can.
+
+        Args:
+            indices: Indices of the samples, shape (n,).
+            heights: Heights of their images in pixels, upright, shape (n,).
+            widths: Widths of their images in pixels, upright, shape (n,).
+
+        Returns:
+            Its row, and what is wrong with it; None if there is none.
         """
         return None
 
@@ -243,6 +268,8 @@ class Subset(Source):
         self.labels = source.labels[self._indices]
         self.encoded, self.image_shape, self.classes = source.encoded, source.image_shape, source.classes
         self.value_range = source.value_range
+        if source.annotations is not None:
+            self.annotations = {name: each.take(self._indices) for name, each in source.annotations.items()}
 
     def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
         """Read samples, as the other source does."""
@@ -273,6 +300,12 @@ class Subset(Source):
         """Return decoded images that the other source has at hand."""
         return self._source.images(self._indices[indices])
 
+    def refusal(
+        self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> tuple[int, str] | None:
+        """Find a sample that the other source refuses."""
+        return self._source.refusal(self._indices[indices], heights, widths)
+
 
 class Concat(Source):
     """The samples of several sources, one source after the other.
@@ -302,6 +335,7 @@ class Concat(Source):
                 ("have labels of one shape", source.labels.shape[1:], first.labels.shape[1:], "reshape the one's"),
                 ("have the same classes", source.classes, first.classes, "if all mean the same, assign the one's"),
                 ("have the same value_range", source.value_range, first.value_range, "pass it to both"),
+                ("have no targets yet", source.annotations is not None, False, "Annotated(Concat(...), ...) has them"),
             ):
                 if given != wanted:
                     raise ConfigurationError(
@@ -397,6 +431,16 @@ def fingerprint_of_names(source: str, names: Iterable[str], labels: NDArray[Any]
         "names": hashlib.blake2b(joined, digest_size=16).hexdigest(),
         "labels": hash_array(labels),
     }
+
+
+def without_targets(fingerprint: dict[str, Any]) -> dict[str, Any]:
+    """Return what a source's fingerprint says of its images and labels: caches of images know no targets."""
+    of = fingerprint.get("of")
+    if fingerprint.get("source") == ANNOTATED:
+        return without_targets(fingerprint["of"])
+    if isinstance(of, dict):
+        return {**fingerprint, "of": without_targets(of)}
+    return {**fingerprint, "of": list(map(without_targets, of))} if isinstance(of, list) else fingerprint
 
 
 def spread(count: int, most: int) -> list[int]:

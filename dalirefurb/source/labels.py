@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from dalirefurb.errors import ConfigurationError
 
 TARGETS = (
-    "what would have to move with the image, as masks, boxes and keypoints do, is not supported yet: keep it outside, "
-    "by the indices that Loader(..., with_indices=True) serves, with a recipe that moves nothing"
+    "what has to move with the image, as masks, boxes and keypoints do, is a target, and no label: pass such as "
+    'Annotated(source, {"boxes": Boxes(boxes)}), see docs/how-to/targets.md'
 )
 """What to do with labels of another kind than those of a whole image."""
 

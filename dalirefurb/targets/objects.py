@@ -1,8 +1,8 @@
 """Objects of a batch: boxes, keypoints and polygons, taken from source images to served ones.
 
 All objects of a batch are in one array, and `rows` says which image each of them is of: `rows_of` makes it of counts.
-`maps` are those from a served image to its source, one for each image, see `augment.maps`; they are inverted here, once
-an image. Coordinates are pixels, (0, 0) is the outer corner: a box around the first pixel alone is (0, 0, 1, 1).
+`geometry` says where each image comes from, see `augment.geometry`; its maps are inverted here, once an image.
+Coordinates are pixels, (0, 0) is the outer corner: a box around the first pixel alone is (0, 0, 1, 1).
 
 A change of perspective has a horizon, and what is behind it in the source is nowhere in the served image. Of a box the
 part before it counts; a keypoint behind it is not seen, and a polygon that reaches behind it is not whole.
@@ -16,11 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dalirefurb.augment.geometry import Geometry
 from dalirefurb.augment.maps import Maps, inverted
 from dalirefurb.checks import require
 
 _HORIZON = 1e-6
 """Share of the greatest third coordinate of a box's corners from which on a point is before the horizon."""
+
+_NOTHING = 1e-300
+"""Beyond the horizon by as little as there is."""
 
 _ROUNDING = 1e-6
 """Share by which an area may be less than the least one: coordinates are rounded."""
@@ -39,7 +43,7 @@ def rows_of(counts: ArrayLike) -> NDArray[np.int64]:
 def map_boxes(
     boxes: ArrayLike,
     rows: NDArray[np.int64],
-    maps: Maps,
+    geometry: Geometry,
     size: tuple[int, int],
     *,
     min_area: float = 1.0,
@@ -47,10 +51,12 @@ def map_boxes(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Map boxes: each becomes the hull of its four mapped corners, as of torchvision, cut off where the image ends.
 
+    What of it is beyond a border between two stages is cut off before.
+
     Args:
         boxes: x and y of the first corner and of the last one, in pixels of the source image, shape (m, 4).
         rows: Row of each box, shape (m,).
-        maps: Maps of the rows, shape (n, 3, 3).
+        geometry: Where the images of the rows come from.
         size: Height and width of served images in pixels.
         min_area: Least area in pixels of a box that stays, once it is cut off.
         min_visible: Least share 0 .. 1 of the hull that is in the image, of a box that stays.
@@ -60,17 +66,20 @@ def map_boxes(
         area in the source, may be anything.
     """
     boxes = np.asarray(boxes, np.float64).reshape(-1, 4)
-    corners = boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]  # (m, corners, x and y)
-    corners, before = _cut_at_horizon(_mapped(corners, rows, maps))
-    points = corners[..., :2] / np.where(before, corners[..., 2], 1)[..., None]  # (m, 8, x and y)
-    low = np.where(before[..., None], points, np.inf).min(axis=1)
-    high = np.where(before[..., None], points, -np.inf).max(axis=1)
+    corners = _mapped(boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]], rows, geometry.maps)  # (m, corners, x, y and third)
+    least = _HORIZON * corners[..., 2].max(axis=1, keepdims=True, initial=0)
+    before = corners[..., 2] - least
+    corners, there = _cut(corners, np.ones(corners.shape[:2], np.bool_), np.where(before == 0, -_NOTHING, before))
+    whole = _hull(corners, there)
+    for line in geometry.lines.transpose(1, 0, 2):
+        corners, there = _cut(corners, there, np.einsum("mvi,mi->mv", corners, line[rows]))
+    low, high = _hull(corners, there)
     most = np.array(size[::-1], np.float64)
     first, last = np.clip(low, 0, most), np.clip(high, 0, most)
     sides = np.maximum(last - first, 0)
-    stay = before.any(axis=1) & (boxes[:, :2] < boxes[:, 2:]).all(axis=1) & (sides > 0).all(axis=1)
+    stay = np.all([there.any(axis=1), (boxes[:, :2] < boxes[:, 2:]).all(axis=1), (sides > 0).all(axis=1)], axis=0)
     area = sides.prod(axis=1) * (1 + _ROUNDING)
-    hull = (high[stay] - low[stay]).prod(axis=1)
+    hull = (whole[1][stay] - whole[0][stay]).prod(axis=1)
     stay[stay] = (area[stay] >= min_area) & (area[stay] >= min_visible * hull)
     return np.concatenate([first, last], axis=1).astype(np.float32), stay
 
@@ -78,7 +87,7 @@ def map_boxes(
 def map_keypoints(
     keypoints: NDArray[Any],
     rows: NDArray[np.int64],
-    maps: Maps,
+    geometry: Geometry,
     size: tuple[int, int],
     *,
     swapped: Sequence[int] | None = None,
@@ -89,7 +98,7 @@ def map_keypoints(
         keypoints: x and y in pixels of the source image, and perhaps visibility as of COCO (0: not labelled, 1: hidden,
             2: visible), shape (m, k, 2) or (m, k, 3), k keypoints of each object.
         rows: Row of each object, shape (m,).
-        maps: Maps of the rows, shape (n, 3, 3).
+        geometry: Where the images of the rows come from.
         size: Height and width of served images in pixels.
         swapped: For each keypoint the one whose place it takes in a mirrored image, such as (0, 2, 1) where the second
             is on the left and the third on the right; None: each stays what it is.
@@ -103,9 +112,12 @@ def map_keypoints(
         ConfigurationError: If `swapped` does not have each keypoint once.
     """
     keypoints = np.asarray(keypoints, np.float64)
-    points, before = _divided(_mapped(keypoints[..., :2], rows, maps))
+    mapped = _mapped(keypoints[..., :2], rows, geometry.maps)
+    points, before = _divided(mapped)
     # A point at the image's width is in no pixel.
     seen = before & (points >= 0).all(axis=2) & (points < np.array(size[::-1])).all(axis=2)
+    for line in geometry.lines.transpose(1, 0, 2):
+        seen &= np.einsum("mki,mi->mk", mapped, line[rows]) >= 0
     if keypoints.shape[2] > 2:
         seen &= keypoints[..., 2] > 0
         points = np.where(seen[..., None], np.concatenate([points, keypoints[..., 2:]], axis=2), 0)
@@ -113,7 +125,7 @@ def map_keypoints(
         count = keypoints.shape[1]
         wanted, remedy = f"the numbers 0 .. {count - 1}, each once", "pass the number of its mirror image for each"
         require(sorted(swapped) == [*range(count)], "swapped", wanted, swapped, remedy)
-        mirrored = np.linalg.det(maps)[rows] < 0
+        mirrored = np.linalg.det(geometry.maps)[rows] < 0
         order = np.where(mirrored[:, None], swapped, np.arange(count))  # (m, k)
         points = np.take_along_axis(points, order[..., None], axis=1)
         seen = np.take_along_axis(seen, order, axis=1)
@@ -155,17 +167,37 @@ def _divided(points: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
     return points[..., :2] / thirds[..., None], before
 
 
-def _cut_at_horizon(corners: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Cut quadrilaterals off just before the horizon, given their corners in order, (m, 4, 3), not divided.
+def _hull(points: NDArray[np.float64], there: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the least and the greatest x and y, (m, 2), of those points, not divided, (m, v, 3), that are there."""
+    divided = points[..., :2] / np.where(there, points[..., 2], 1)[..., None]
+    low = np.where(there[..., None], divided, np.inf).min(axis=1, initial=np.inf)
+    high = np.where(there[..., None], divided, -np.inf).max(axis=1, initial=-np.inf)
+    return low, high
+
+
+def _cut(
+    points: NDArray[np.float64], there: NDArray[np.bool_], sides: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Cut polygons off along a line, as Sutherland and Hodgman do.
+
+    Args:
+        points: Vertices in order, not divided, shape (m, v, 3).
+        there: Which there are, the first ones of each polygon, shape (m, v).
+        sides: On which side of the line each vertex is: below 0 it is cut off, shape (m, v).
 
     Returns:
-        The corners, and the points between two of them where the edge is cut, (m, 8, 3); and which there are, (m, 8).
+        Vertices, and which there are, likewise.
     """
-    thirds = corners[..., 2]
-    least = _HORIZON * thirds.max(axis=1, keepdims=True, initial=0)
-    before = thirds > least
-    following, crossing = np.roll(corners, -1, axis=1), before != np.roll(before, -1, axis=1)
-    shares = (least - thirds) / np.where(crossing, following[..., 2] - thirds, 1)
-    cuts = corners + shares[..., None] * (following - corners)
-    cuts[..., 2] = least
-    return np.concatenate([corners, cuts], axis=1), np.concatenate([before, crossing], axis=1)
+    inside = there & (sides >= 0)
+    if (inside == there).all():
+        return points, there
+    counts, places = there.sum(axis=1, keepdims=True), np.arange(there.shape[1]) + 1
+    following = np.where(places < counts, places, 0)  # the last one's is the first one
+    beside = np.take_along_axis(sides, following, axis=1)
+    crossing = there & (inside != np.take_along_axis(inside, following, axis=1))
+    shares = sides / np.where(crossing, sides - beside, 1)
+    cuts = points + shares[..., None] * (np.take_along_axis(points, following[..., None], axis=1) - points)
+    points = np.stack([points, cuts], axis=2).reshape(len(points), -1, 3)
+    there = np.stack([inside, crossing], axis=2).reshape(len(there), -1)
+    first = np.argsort(~there, axis=1, kind="stable")[:, : max(there.sum(axis=1).max(initial=0), 1)]
+    return np.take_along_axis(points, first[..., None], axis=1), np.take_along_axis(there, first, axis=1)

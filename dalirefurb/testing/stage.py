@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dalirefurb.augment import KernelStage, Stage
+from dalirefurb.augment.maps import chained
 from dalirefurb.augment.stage import Arrays, Device, draw
 from dalirefurb.image_batch import Image
 
@@ -192,7 +193,13 @@ class StageContract:
         heights, widths = self.taken(stage)
         drawn = self.drawn(stage, rows)
         parameters = {name: drawn[name] for name in stage.parameters}
-        return stage.matrices(parameters, heights[rows % len(heights)], widths[rows % len(widths)])
+        sides = heights[rows % len(heights)], widths[rows % len(widths)]
+        maps, steps = stage.matrices(parameters, *sides), stage.steps(parameters, *sides)
+        together = None if steps is None else chained(steps, len(rows))
+        assert (maps is None) == (together is None), f"{stage.name}: matrices and steps must both be None, or neither"
+        if maps is not None and together is not None:
+            assert np.array_equal(maps, together), f"{stage.name}: matrices must be its steps one after the other"
+        return maps
 
     def test_it_says_of_each_row_where_things_go_or_of_none(self) -> None:
         """Maps that have an inverse, each its row's own, for any number of rows; or None, always."""

@@ -120,6 +120,10 @@ class RefurbTrainer(_TRAINER):  # type: ignore[misc]
         """Return a batch whose last rows, so many, only fill it up, as the model's arguments."""
         images, labels = batch[:2]
         if padding:
+            if not isinstance(labels, torch.Tensor):
+                raise ConfigurationError(
+                    "rows of padding need labels, to be told by them, but the source has targets: pass pad=False"
+                )
             if labels.is_floating_point():
                 raise ConfigurationError(
                     f"rows of padding need labels that are classes, to be told by {_IGNORED}, got {labels.dtype}: "

@@ -74,7 +74,7 @@ class Verified:
         """Say it in one line."""
         return (
             f"{self.name}: predicted {self.predicted:,.0f} images/s, achieved {self.reached:,.0f} "
-            f"({self.ratio:.2f} of it predicted)"
+            f"(predicted: {self.ratio:.2f} times that)"
         )
 
 

@@ -171,8 +171,8 @@ class _Measurement:
             self._add_disk()
             filled = self._elapsed()
             self._take_turns(timed_step)
-            missing = self._missing(ready, filled)
-        if (cores := others()) > _OTHERS:
+            missing = self._missing(ready, filled, cores := others())
+        if cores > _OTHERS:
             taken = f"other processes took {cores:.1f} cores while it measured"
             self.notes.append(f"{taken}: figures are those of what was left")
         image_s = {key: self._image_s(key) for key, slices in self.slices.items() if slices}
@@ -341,8 +341,14 @@ class _Measurement:
                     between_s = self.loaders[key].hand_over(_AT_LEISURE * batch_s)
                     self.hand_over_s.setdefault(key, []).append(between_s)
 
-    def _missing(self, ready: float, filled: float) -> str:
-        """Say what there was no time for; shares of it were over when splits were begun, and when turns were."""
+    def _missing(self, ready: float, filled: float, others: float) -> str:
+        """Say what there was no time for.
+
+        Args:
+            ready: Share of the time that was over when splits were begun.
+            filled: Share that was over when turns were.
+            others: Cores that other processes took: without them the time may have sufficed.
+        """
         done = {key._replace(reuse_factor=None): False for key in self.left_out}
         for key in self.loaders:
             split = key._replace(reuse_factor=None, on_disk=False)
@@ -353,7 +359,9 @@ class _Measurement:
         turning = (self._elapsed() - filled) * LEAST_ROUNDS * (len(self.loaders) + left_out) / turns
         needs_s = max(_TO_SPARE * max(filling / _FILLING, filling + turning), 1.01) * self.limit_s
         said = f"measured {sum(done.values())} of {len(done)} splits in all {LEAST_ROUNDS} rounds"
-        return "" if all(done.values()) else again(said, self.limit_s, needs_s)
+        if all(done.values()):
+            return ""
+        return again(said, self.limit_s, needs_s if others <= _OTHERS else 0.0)
 
     def _image_s(self, key: Key) -> Spread:
         """Return what an image costs the cores: of standard not the time in which they wait for the source."""

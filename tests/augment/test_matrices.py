@@ -45,7 +45,7 @@ from dalirefurb.augment import (
     TrivialAugmentLayer,
     VerticalFlip,
 )
-from dalirefurb.augment.geometry import source_maps, unmapped
+from dalirefurb.augment.geometry import geometry, unmapped
 from dalirefurb.augment.policies.operation_layer import OperationLayer
 from dalirefurb.augment.policies.operations import Chosen, Group
 from dalirefurb.errors import ConfigurationError
@@ -114,7 +114,7 @@ def maps_of(
 ) -> NDArray[np.float64]:
     plan = planner.plan(epoch, batch)
     height, width = np.broadcast_to(np.array(sides), (len(shown), 2)).T
-    return source_maps(
+    return geometry(
         recipe,
         seed=planner.seed,
         indices=plan.indices,
@@ -123,7 +123,7 @@ def maps_of(
         servings=plan.serving,
         heights=height,
         widths=width,
-    )
+    ).maps
 
 
 @dataclass
@@ -358,7 +358,7 @@ def test_a_stage_without_is_named_wherever_it_is() -> None:
     assert unmapped(recipe) == ["random_own", "either_own", "own"]
     rows = np.arange(2)
     with pytest.raises(ConfigurationError, match=r"where it puts things, but 'random_own', 'either_own', 'own' does"):
-        source_maps(
+        geometry(
             recipe,
             seed=0,
             indices=rows,

@@ -48,13 +48,22 @@ from dalirefurb.augment import (
     TrivialAugmentLayer,
     VerticalFlip,
 )
+from dalirefurb.augment.geometry import unmapped
 from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
+from dalirefurb.targets import Annotated, Boxes, Masks
+from dalirefurb.targets.kinds import Target
 
 HEIGHT, WIDTH, COUNT, BATCH_SIZE, EPOCHS = 26, 34, 11, 4, 3
 IMAGES = np.random.default_rng(0).integers(0, 256, (COUNT, HEIGHT, WIDTH, 3), np.uint8)
 SOURCE = Arrays(IMAGES, np.arange(COUNT))
+TARGETS: dict[str, Target] = {
+    "mask": Masks([image[..., 0] for image in IMAGES]),
+    "boxes": Boxes([[(x, 3, x + 11, 3 + 2 * x) for x in range(1, 1 + row % 4)] for row in range(COUNT)]),
+}
+ANNOTATED = Annotated(SOURCE, TARGETS)
+"""For recipes all of whose stages say where they put things."""
 
 Make = Callable[[str], Stage | list[Stage]]
 """From a stage's name to the stage, or to several that belong together."""
@@ -143,10 +152,23 @@ def stages_of(draw: st.DrawFn, kernels: Kernels) -> list[Stage]:
 
 def served(
     recipe: Recipe, planner: Planner, store: Store | None, kernels: Kernels, epochs: int = EPOCHS
-) -> torch.Tensor:
+) -> list[torch.Tensor]:
+    """All images, and masks, boxes and how many each image has, where there are any."""
     options = Prefetch(num_threads=2, replicas=1, look_ahead=2)
-    with Loader(SOURCE, recipe, planner, store, kernels=kernels, prefetch=options) as loader:
-        return torch.cat([images.clone() for _ in range(epochs) for images, _ in loader])
+    source = SOURCE if unmapped(recipe) else ANNOTATED
+    with Loader(source, recipe, planner, store, kernels=kernels, prefetch=options) as loader:
+        batches = [(images.clone(), targets) for _ in range(epochs) for images, targets in loader]
+    images = torch.cat([images for images, _ in batches])
+    if source is SOURCE:
+        return [images]
+    targets = [target for _, batch in batches for target in batch]
+    boxes = [target["boxes"] for target in targets]
+    counts = torch.tensor([len(each) for each in boxes])
+    return [images, torch.stack([target["mask"] for target in targets]), torch.cat(boxes), counts]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
 def check(stages: list[Stage], kernels: Kernels, split: int, channels: int) -> None:
@@ -154,12 +176,12 @@ def check(stages: list[Stage], kernels: Kernels, split: int, channels: int) -> N
     output = Output((HEIGHT, WIDTH), "float16" if channels == 1 else "float32", channels=1 if channels == 1 else 3)
     recipe = Recipe(stages, output, min(split, len(stages)))
     planner = Refurbish(COUNT, batch_size=BATCH_SIZE, reuse_factor=2, seed=5)
-    assert torch.equal(served(recipe, planner, None, kernels), served(recipe, planner, MemoryStore(), kernels))
+    assert same(served(recipe, planner, None, kernels), served(recipe, planner, MemoryStore(), kernels))
     standard = Standard(COUNT, batch_size=BATCH_SIZE, seed=5)
     once = Refurbish(COUNT, batch_size=BATCH_SIZE, reuse_factor=1, seed=5)
     whole = served(recipe.at(0), standard, None, kernels, epochs=2)
-    assert torch.equal(whole, served(recipe, once, MemoryStore(), kernels, epochs=2))
-    assert whole.std() > 0
+    assert same(whole, served(recipe, once, MemoryStore(), kernels, epochs=2))
+    assert whole[0].std() > 0
 
 
 def settled(function: Callable[..., None]) -> Callable[..., None]:

@@ -32,6 +32,7 @@ from dalirefurb import (
     Stats,
     simple,
 )
+from dalirefurb.engine import engine as engine_module
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.diagnosis import LEAST_STEPS, Facts, diagnose, find, is_filling, model_shares_cores
 from dalirefurb.engine.stats import Course, Tally
@@ -52,6 +53,12 @@ def made(*, wait_s: float = 0.0, step_s: float = 0.1, batches: int = 100, **coun
     rows = {"samples": 8 * batches, "hits": 4 * batches, "misses": 4 * batches, "graph_wait_s": 1.0, **counts}
     times = {"consumer_wait_s": wait_s * batches, "consumer_busy_s": step_s * (batches - 1)}
     return Stats(**{"batches": batches, "steps": batches - 1, **times, **rows})
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other process takes cores, whatever else is tested beside."""
+    monkeypatch.setattr(engine_module, "watch_others", lambda: lambda: 0.0)
 
 
 # The verdict
@@ -89,7 +96,21 @@ def test_few_steps_are_inconclusive(steps: int) -> None:
     missing = LEAST_STEPS - steps
     assert f"{steps} steps of training are too few to tell: train for {missing} more" in str(found)
     enough = diagnose(made(wait_s=1, batches=steps + missing + 1), REUSING)
-    assert (enough.verdict, "known steps" in enough.cause) == (Verdict.DETECTED, False)
+    assert (enough.verdict, "steps only" in enough.cause) == (Verdict.DETECTED, False)
+
+
+def test_cores_that_other_processes_take_are_told() -> None:
+    for others, told in ((0.3, False), (0.5, True)):
+        found = diagnose(made(wait_s=1), replace(REUSING, cores=2, others=others))
+        said = f"other processes took {others:.1f} of 2 cores meanwhile"
+        assert (said in found.cause, found.verdict) == (told, Verdict.DETECTED)
+
+
+def test_a_stage_where_kernels_end_is_named_with_what_to_take_in_its_place() -> None:
+    computing = made(wait_s=9, batches=100, hits=800, misses=0, graph_wait_s=50)
+    found = diagnose(computing, replace(REUSING, threads=2, cores=2, dali_goes_on="blur"))
+    assert "from stage 'blur' on by DALI's operators, which are slower than kernels" in found.cause
+    assert found.change == "a KernelStage in the place of 'blur' would leave all to kernels"
 
 
 @pytest.mark.parametrize("batches", [2, 3, 5, 16])
@@ -98,7 +119,7 @@ def test_of_a_short_epoch_its_own_steps_suffice_and_how_few_they_are_is_said(bat
     for wait_s, verdict in ((0.0, Verdict.NOT_DETECTED), (0.3, Verdict.DETECTED)):
         found = diagnose(made(wait_s=wait_s, batches=batches), facts)
         assert found.verdict is verdict
-        assert f"known steps: only {batches - 1}" in str(found)
+        assert f"known from {batches - 1} steps only" in str(found)
     if batches > 2:
         found = diagnose(made(batches=2), facts)
         assert f"1 steps of training are too few to tell: train for {batches - 2} more" in str(found)
@@ -586,7 +607,7 @@ def test_one_epoch_of_few_batches_gets_an_answer(planned: str, batches: int) -> 
             found = loader.diagnose()
             assert found.steps == max(1, epoch) * (batches - 1)
             assert math.isfinite(found.waiting)
-            assert f"known steps: only {found.steps}" in found.cause
+            assert f"known from {found.steps} steps only" in found.cause
             if planned == "standard" or epoch:
                 assert found.verdict is not Verdict.INCONCLUSIVE
 

@@ -13,7 +13,8 @@ from nvidia.dali.tensors import TensorCPU
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.batch_group import Position
-from dalirefurb.engine.finisher import BatchTensors, Finisher, Served, _as_torch
+from dalirefurb.engine.batch_tensors import BatchTensors
+from dalirefurb.engine.finisher import Finisher, Served, _as_torch
 from dalirefurb.engine.stats import Tally
 
 VALUES = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)

@@ -55,7 +55,8 @@ def account(
     spec: StoreSpec | None = SPEC,
     store: Store | None = None,
 ) -> Account:
-    source = source or SimpleNamespace(image_shape=shape, name=lambda _: "nowhere", labels=np.zeros(NUM_SAMPLES))
+    labels = np.zeros(NUM_SAMPLES)
+    source = source or SimpleNamespace(image_shape=shape, name=lambda _: "nowhere", labels=labels, annotations=None)
     configuration: Any = SimpleNamespace(
         recipe=recipe, source=source, kernels=kernels, pin_memory=pin_memory, serves=serves, views=()
     )
@@ -88,7 +89,8 @@ def test_what_a_sample_takes_is_what_its_arrays_take(tmp_path: Path) -> None:
     of_files = account(CPU, recipe=varying, shape=None, spec=stored).row_bytes
     assert of_files == (memory.FILE_BYTES, memory.COMPRESSION * memory.FILE_BYTES, 1234, 4 * image)
     (tmp_path / "a").write_bytes(bytes(5000))
-    files = SimpleNamespace(image_shape=None, name=lambda _: str(tmp_path / "a"), labels=np.zeros(9))
+    file = str(tmp_path / "a")
+    files = SimpleNamespace(image_shape=None, name=lambda _: file, labels=np.zeros(9), annotations=None)
     assert account(CPU, recipe=varying, source=files, spec=None).row_bytes[:3] == (5000, 30_000, 30_000)
 
 

@@ -24,7 +24,7 @@ from tests.source.test_tar_shards import write_tar
 HEIGHT, WIDTH, COUNT = 20, 24, 3
 PICTURES = np.random.default_rng(0).integers(0, 256, (COUNT, HEIGHT, WIDTH, 3), dtype=np.uint8)
 MASKS = np.zeros((COUNT, HEIGHT, WIDTH), np.int64)
-NOT_SUPPORTED = "as masks, boxes and keypoints do, is not supported yet: keep it outside, by the indices that Loader"
+NOT_SUPPORTED = "as masks, boxes and keypoints do, is a target, and no label: pass such as Annotated"
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dalirefurb.augment import HorizontalFlip, RandomCrop, RandomPerspective, Resize
-from dalirefurb.errors import ConfigurationError
 from dalirefurb.targets import masks
-from dalirefurb.targets.masks import KINDS, warp_batch, warp_labels
+from dalirefurb.targets.masks import KINDS, MADE, warp_labels, warp_mask
 
 SIZE = (23, 31)
 FILL = 9
@@ -40,13 +39,13 @@ def random_labels(rng: np.random.Generator, kind: str) -> NDArray[Any]:
     return rng.integers(0, np.iinfo(kind).max, (height, width), dtype=kind, endpoint=True)
 
 
-def one_by_one(labels: NDArray[Any], source_map: NDArray[np.float64]) -> NDArray[Any]:
+def one_by_one(labels: NDArray[Any], source_map: NDArray[np.float64], lines: NDArray[np.float64]) -> NDArray[Any]:
     made = np.full(SIZE, FILL, labels.dtype)
     for y, x in np.ndindex(*SIZE):
         (xx, xy, x0), (yx, yy, y0), (wx, wy, w0) = source_map.tolist()
         u, v = x + 0.5, y + 0.5
         third = wx * u + wy * v + w0
-        if third == 0:
+        if third == 0 or any(a * u + b * v + c < 0 for a, b, c in lines.tolist()):
             continue
         column, row = (xx * u + xy * v + x0) / third, (yx * u + yy * v + y0) / third
         if 0 <= column < labels.shape[1] and 0 <= row < labels.shape[0]:
@@ -54,28 +53,46 @@ def one_by_one(labels: NDArray[Any], source_map: NDArray[np.float64]) -> NDArray
     return made
 
 
-@given(st.lists(any_maps(), max_size=5), st.sampled_from(KINDS), st.integers(0, 999))
-def test_compiled_code_shows_what_numpy_shows(maps: list[NDArray[np.float64]], kind: str, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    labels = [random_labels(rng, kind) for _ in maps]
-    made = warp_batch(labels, np.array(maps).reshape(-1, 3, 3), SIZE, FILL)
-    assert made.shape == (len(maps), *SIZE)
-    assert made.dtype == (kind if maps else "uint8")
+def warp_batch(
+    labels: Sequence[NDArray[Any]], maps: NDArray[np.float64], size: tuple[int, int], fill: int
+) -> NDArray[Any]:
+    """Show masks in images that were nowhere cut off on the way."""
+    made = np.empty((len(labels), *size), labels[0].dtype)
     for own, source_map, row in zip(labels, maps, made, strict=True):
-        expected = warp_labels(own, source_map, SIZE, FILL)
-        assert np.array_equal(row, expected)
-        assert np.array_equal(expected, one_by_one(own, source_map))
+        warp_mask(own, source_map, np.empty((0, 3)), fill, row)
+    return made
 
 
-def test_threads_show_the_same_and_so_does_a_machine_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+@given(
+    any_maps(),
+    st.lists(st.tuples(st.floats(-2, 2), st.floats(-2, 2), st.floats(-60, 60)), max_size=3),
+    st.sampled_from(KINDS),
+    st.integers(0, 999),
+)
+def test_compiled_code_shows_what_numpy_shows(
+    source_map: NDArray[np.float64], lines: list[Any], kind: str, seed: int
+) -> None:
+    labels, borders = random_labels(np.random.default_rng(seed), kind), np.array(lines).reshape(-1, 3)
+    made, expected = np.empty(SIZE, kind), np.empty(SIZE, kind)
+    out = made if kind in MADE else np.empty(SIZE, np.int64)
+    warp_mask(labels, source_map, borders, FILL, out)
+    warp_labels(labels, source_map, borders, FILL, expected)
+    assert np.array_equal(out, expected)
+    assert np.array_equal(expected, one_by_one(labels, source_map, borders))
+
+
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_become_any_type_also_without_a_compiler(kind: str, made: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    labels = [random_labels(rng, "uint16")[::-1] for _ in range(20)]
-    maps = np.eye(3) + rng.normal(0, 0.1, (20, 3, 3))
-    made = warp_batch(labels, maps, SIZE, FILL)
-    with ThreadPoolExecutor(2) as pool:
-        assert np.array_equal(warp_batch(labels, maps, SIZE, FILL, pool=pool), made)
-    monkeypatch.setattr(masks.importlib.util, "find_spec", lambda name: None)
-    assert np.array_equal(warp_batch(labels, maps, SIZE, FILL), made)
+    labels, lines = rng.integers(0, 100, (30, 40)).astype(kind)[::-1], np.array([[1.0, 0.5, -3]])
+    source_map = np.eye(3) + rng.normal(0, 0.1, (3, 3))
+    one, other, fill = np.empty(SIZE, made), np.empty(SIZE, made), 255 if made == "uint8" else -100
+    warp_mask(labels, source_map, lines, fill, one)
+    monkeypatch.setattr(masks.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
+    warp_mask(labels, source_map, lines, fill, other)
+    assert np.array_equal(one, other)
+    assert {fill} < {*one.ravel().tolist()}
 
 
 def test_flips_and_crops_move_labels_as_they_are() -> None:
@@ -111,20 +128,3 @@ def test_labels_go_where_the_pixels_of_a_change_of_perspective_go() -> None:
         images = np.stack(made(stage, [np.repeat(each[..., None], 3, axis=2) for each in labels], parameters, by=by))
         other = (images[..., 0] != expected).mean()
         assert other < 0.001
-
-
-@pytest.mark.parametrize(
-    ("kinds", "fill", "message"),
-    [
-        (["int64"], 0, r"labels must be of one type of uint8, uint16, int32, got \['int64'\]"),
-        (["uint8", "int32"], 0, r"labels must be of one type .*, got \['int32', 'uint8'\]"),
-        (["uint8"], 256, "fill must be a label of uint8, got 256: pass one up to 255"),
-        (["uint8"], -1, "fill must be a label of uint8, got -1"),
-    ],
-)
-def test_labels_of_other_types_and_fills_that_are_no_label_are_refused(
-    kinds: list[str], fill: int, message: str
-) -> None:
-    labels = [np.zeros((4, 4), kind) for kind in kinds]
-    with pytest.raises(ConfigurationError, match=message):
-        warp_batch(labels, np.array([np.eye(3)] * len(labels)), SIZE, fill)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dalirefurb.augment import RandomPerspective
+from dalirefurb.augment.geometry import Geometry
 from dalirefurb.augment.maps import placed
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.targets.masks import warp_labels
-from dalirefurb.targets.objects import map_boxes, map_keypoints, map_polygons, rows_of
+from dalirefurb.targets import masks, objects
+from dalirefurb.targets.objects import map_polygons, rows_of
 
 HEIGHT, WIDTH = SIZE = (48, 64)
 IDENTITY = np.eye(3)[None]
@@ -27,6 +28,25 @@ Map = NDArray[np.float64]
 
 numbers = st.floats(-3, 3, allow_subnormal=False)
 shifts = st.floats(-40, 80)
+
+
+def whole(maps: Map) -> Geometry:
+    """Where images come from that were nowhere cut off on the way."""
+    return Geometry(maps, np.empty((len(maps), 0, 3)))
+
+
+def map_boxes(boxes: Any, rows: Any, maps: Map, size: tuple[int, int], **limits: float) -> tuple[Any, Any]:
+    return objects.map_boxes(boxes, rows, whole(maps), size, **limits)
+
+
+def map_keypoints(points: Any, rows: Any, maps: Map, size: tuple[int, int], **swapped: Any) -> tuple[Any, Any]:
+    return objects.map_keypoints(points, rows, whole(maps), size, **swapped)
+
+
+def warp_labels(labels: NDArray[Any], source_map: Map, size: tuple[int, int], fill: int) -> NDArray[Any]:
+    made = np.empty(size, labels.dtype)
+    masks.warp_labels(labels, source_map, np.empty((0, 3)), fill, made)
+    return made
 
 
 @st.composite
@@ -288,3 +308,52 @@ def test_polygons_are_mapped_vertex_by_vertex_and_not_cut_off(batch: tuple[NDArr
     of_vertices = np.repeat(rows, lengths)
     for (x, y), row, found in zip(vertices.tolist(), of_vertices, mapped, strict=True):
         assert np.allclose(found, one_point(x, y, maps[row]), rtol=1e-5, atol=1e-3)
+
+
+def test_what_is_beyond_a_border_on_the_way_is_cut_off_a_box_and_no_keypoint_is_seen_there() -> None:
+    """Lines leave the triangle left of and above the diagonal from (40, 0) to (0, 40), and right of the column 4."""
+    lines = np.array([[[-1.0, -1, 40], [1, 0, -4]]])
+    places = Geometry(IDENTITY, lines)
+    boxes = [[0, 0, 10, 10], [20, 2, 60, 12], [10, 10, 30, 30], [30, 30, 40, 40], [0, 0, 3, 9], [0, 0, 64, 48]]
+    mapped, stay = objects.map_boxes(boxes, rows_of([6]), places, SIZE)
+    assert stay.tolist() == [True, True, True, False, False, True]
+    expected = [[4, 0, 10, 10], [20, 2, 38, 12], [10, 10, 30, 30], [4, 0, 40, 36]]
+    assert np.allclose(mapped[stay], expected)
+    # Of the second one 18 x 10 of 40 x 10 are left, and of the third one, whose hull stays whole, all.
+    assert objects.map_boxes(boxes, rows_of([6]), places, SIZE, min_visible=0.46)[1].tolist()[:3] == [True, False, True]
+    points = np.array([[[5.0, 5, 2], [3, 5, 2], [30, 20, 2], [19, 20, 1]]])
+    found, seen = objects.map_keypoints(points, rows_of([1]), places, SIZE)
+    assert seen.tolist() == [[True, False, False, True]]
+    assert found[0].tolist() == [[5, 5, 2], [0, 0, 0], [0, 0, 0], [19, 20, 1]]
+
+
+@given(batches(), st.lists(st.tuples(*[st.floats(-2, 2, allow_subnormal=False)] * 2, st.floats(-60, 60)), max_size=4))
+def test_a_box_is_cut_along_any_lines_as_one_polygon_after_the_other_is(batch: Any, lines: list[Any]) -> None:
+    counts, maps, rng = batch
+    rows, boxes = rows_of(counts), random_boxes(rng, int(counts.sum()))
+    borders = np.tile(np.array(lines).reshape(-1, 3), (len(maps), 1, 1))
+    mapped, stay = objects.map_boxes(boxes, rows, Geometry(maps, borders), SIZE, min_area=0)
+    for box, row, found, kept in zip(boxes.tolist(), rows.tolist(), mapped, stay, strict=True):
+        corners = [
+            one_point(x, y, maps[row])
+            for x, y in ((box[0], box[1]), (box[2], box[1]), (box[2], box[3]), (box[0], box[3]))
+        ]
+        for a, b, c in lines:
+            corners = clipped(corners, a, b, c)
+        if kept:
+            xs, ys = zip(*corners, strict=True)
+            hull = [min(xs), min(ys), max(xs), max(ys)]
+            assert np.allclose(np.clip(hull, 0, [WIDTH, HEIGHT, WIDTH, HEIGHT]), found, atol=1e-3)
+
+
+def clipped(corners: list[tuple[float, float]], a: float, b: float, c: float) -> list[tuple[float, float]]:
+    """Cut one polygon off along one line."""
+    left = []
+    for (x, y), (next_x, next_y) in zip(corners, [*corners[1:], *corners[:1]], strict=True):
+        side, next_side = a * x + b * y + c, a * next_x + b * next_y + c
+        if side >= 0:
+            left.append((x, y))
+        if (side >= 0) != (next_side >= 0):
+            share = side / (side - next_side)
+            left.append((x + share * (next_x - x), y + share * (next_y - y)))
+    return left

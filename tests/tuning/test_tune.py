@@ -17,7 +17,7 @@ import torch
 import dalirefurb
 from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, simple, tune
 from dalirefurb.cli import main
-from dalirefurb.cli.arguments import parser
+from dalirefurb.cli.arguments import BATCH_SIZE, parser
 from dalirefurb.engine.verdict import Verdict
 from dalirefurb.errors import ConfigurationError, DalirefurbError, ReadError, StoreError
 from dalirefurb.planning.refurbish import Frozen
@@ -351,16 +351,24 @@ def test_beside_two_busy_processes_it_recommends_only_what_it_has_measured(folde
             process.communicate()
 
 
-def test_without_enough_time_the_command_recommends_nothing_and_says_what_it_needs(folder, tmp_path, capsys):
+@pytest.mark.parametrize("others", [0.1, 1.3])
+def test_without_enough_time_the_command_recommends_nothing_and_says_what_it_needs(
+    folder, tmp_path, capsys, monkeypatch, others
+):
+    monkeypatch.setattr(measuring, "watch_others", lambda: lambda: others)
     plan, picture = tmp_path / "plan.json", tmp_path / "plan.png"
     arguments = ["tune", str(folder), "--size", "32", "--batch-size", "16", "--limit", "1"]
     assert main([*arguments, "--json", str(plan), "--picture", str(picture)]) == 1
     said = capsys.readouterr().out
     found = re.match(
-        r"INCONCLUSIVE: measured (\d+) of 11 splits in all 3 rounds; needs about \d+ s more: tune\(limit_s=\d+\), or",
+        r"INCONCLUSIVE: measured (\d+) of 11 splits in all 3 rounds; needs about (\d+) s more(.*?): "
+        r"tune\(limit_s=(\d+)\), or",
         said,
     )
     assert int(found[1]) < 11
+    # Beside others as much again may do, without them.
+    quiet = ", while nothing else works on this machine" if others > 1 else ""
+    assert (found[3], int(found[4]) == 10 or not quiet) == (quiet, True)
     assert "nothing is recommended" in said
     assert "import" not in said
     values = json.loads(plan.read_text())
@@ -480,7 +488,8 @@ def test_samples_are_taken_evenly_by_their_size(folder):
 
 
 def test_both_commands_have_batches_of_one_size():
-    sizes = {parser().parse_args([command, "photos"]).batch_size for command in ("train", "tune")}
+    assert parser().parse_args(["train", "photos"]).batch_size is None  # so many, or as many as there are images
+    sizes = {BATCH_SIZE, parser().parse_args(["tune", "photos"]).batch_size}
     assert sizes == {inspect.signature(tune).parameters["batch_size"].default} == {64}
 
 

@@ -66,10 +66,13 @@ class OperationLayer(WarpingStage):
 
     def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps | None:
         """Return what warps have drawn, one place after the other; see `Stage.matrices`."""
-        count = len(heights)
+        return chained(self.steps(parameters, heights, widths), len(heights))
+
+    def steps(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> list[Maps]:
+        """Return what warps have drawn, for each place."""
         warped = (parameters["group"] == Group.WARP)[..., None, None]
-        maps = np.where(warped, parameters["matrix"], np.eye(3)).reshape(count, math.prod(self.places), 3, 3)
-        return chained(maps.transpose(1, 0, 2, 3), count)
+        maps = np.where(warped, parameters["matrix"], np.eye(3))
+        return [*maps.reshape(len(heights), math.prod(self.places), 3, 3).transpose(1, 0, 2, 3)]
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.diversity import joint
-from dalirefurb.augment.maps import Maps, chained, unmoved
+from dalirefurb.augment.maps import Maps, chained
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.checks import number, require
@@ -96,12 +96,19 @@ class _Choosing(Stage):
 
     def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps | None:
         """Return those of each image's branch, None if a stage of any branch has none; see `Stage.matrices`."""
-        made = unmoved(len(heights))
+        steps = self.steps(parameters, heights, widths)
+        return None if steps is None else chained(steps, len(heights))
+
+    def steps(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> list[Maps] | None:
+        """Return those of each stage of each branch, for the images that take that branch."""
+        made: list[Maps] = []
         for place, branch in enumerate(self.branches):
-            each = (stage.matrices(self._own(stage, parameters), heights, widths) for stage in branch)
-            if (maps := chained(each, len(heights))) is None:
-                return None
-            made = np.where((parameters[self.CHOSEN] == place)[:, None, None], maps, made)
+            taken = (parameters[self.CHOSEN] == place)[:, None, None]
+            for stage in branch:
+                own = stage.steps(self._own(stage, parameters), heights, widths)
+                if own is None:
+                    return None
+                made += [np.where(taken, maps, np.eye(3)) for maps in own]
         return made
 
     def _own(self, stage: Stage, parameters: Mapping[str, Any]) -> dict[str, Any]:

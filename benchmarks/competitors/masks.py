@@ -1,0 +1,55 @@
+"""Competitors that serve images with their masks, which lie beside them: photograph.jpg and photograph.png."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rows import WITH_MASKS, DataLoaderRow, Job, Row
+
+
+class MaskedRow(DataLoaderRow):
+    """torchvision v2's transforms of an image and its mask, in PyTorch's DataLoader: crop, flip, colours."""
+
+    packages = ("torch", "PIL", "torchvision_v2")
+
+    def __init__(self) -> None:
+        super().__init__("tensor")
+
+    def _samples(self, job: Job) -> Any:
+        import torch
+        import torchvision_v2 as tv
+        from PIL import Image
+        from torchvision import tv_tensors
+
+        v2 = tv.v2
+        transform = v2.Compose(
+            [
+                v2.RandomResizedCrop(job.size, scale=(0.25, 1), antialias=True),
+                v2.RandomHorizontalFlip(),
+                v2.ColorJitter(0.4, 0.4, 0.4, 0.1),
+                v2.ToDtype({tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64, "others": None}, scale=True),
+                v2.Normalize(tv.MEAN, tv.STD),
+            ]
+        )
+        decode = tv.decode_tensor if job.setting["decoder"] == "turbojpeg" else _decoded
+
+        class Masked(torch.utils.data.Dataset):  # type: ignore[type-arg, misc]
+            def __len__(self) -> int:
+                return len(job.files)
+
+            def __getitem__(self, index: int) -> Any:
+                image = tv_tensors.Image(decode(job.files[index]))
+                with Image.open(Path(job.files[index]).with_suffix(".png")) as mask:
+                    return transform(image, tv_tensors.Mask(v2.functional.pil_to_tensor(mask)[0]))
+
+        return Masked()
+
+
+def _decoded(path: str) -> Any:
+    import torchvision_v2 as tv
+
+    return tv.v2.functional.pil_to_tensor(tv.decode(path))
+
+
+ROWS: dict[str, Row] = {f"DataLoader, v2, {WITH_MASKS}": MaskedRow()}

@@ -1,0 +1,149 @@
+"""How fast are photographs with masks loaded, at reuse factor 3 and with decoded images kept? Beside torchvision v2.
+
+    standard                  decodes every photograph each time
+    reuse factor 3            decodes and crops a third of them
+    decoded images kept       standard on a keep in memory: every random number is fresh
+    DataLoader, v2            torchvision's transforms of image and mask together, at its best setting
+
+Claims, on 2 cores: reuse factor 3 is at least 2 times standard, and 4 times the DataLoader.
+Bound: a reuse factor of n brings at most n times standard.
+Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
+n: 5 rounds (`--rounds`), each a slice of every contender in turn, two epochs of 8 batches of 64 timed in each.
+
+Like for like: random resized crop to 320 x 320 of 0.25 .. 1 of the area with anti-aliasing, flip, colour jitter,
+float32 normalised, masks int64. The crop is cached, and flip and colours are drawn afresh. Masks are made of the
+photographs: 21 classes in areas of some size, in PNGs with a palette. The consumer does nothing.
+
+    python benchmarks/competitors/build.py                    once, minutes
+    python benchmarks/segmentation.py                         about 12 minutes on 2 cores
+    python benchmarks/segmentation.py --quick --out q.json    seconds; its figures mean nothing
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import harness
+import numpy as np
+import workers
+from claims import Claim, Spread, claim_table, say, table
+from competitors.rows import WITH_MASKS
+from experiment import Experiment, Options
+from harness import Slice
+from loaders import STANDARD, LoaderTurns, Sizes, reuse
+from PIL import Image
+
+from dalirefurb import FileList, ImageFolder, Kept, Output, Recipe
+from dalirefurb.augment import ColorJitter, Decode, HorizontalFlip, RandomResizedCrop
+from dalirefurb.targets import Annotated, Masks
+
+KEPT = "decoded images kept"
+LEAST_OF_STANDARD, LEAST_OF_LOADER = 2.0, 4.0
+CLASSES, AREA = 21, 12
+"""Of masks, and the side of a square in pixels within which the class hardly changes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Sizes):
+    """What is run.
+
+    Attributes:
+        reuse_factor: Of what reuses.
+        calibration_batches: Timed at each setting of a competitor.
+        memory: Folder in memory where the keep is made.
+    """
+
+    reuse_factor: int = 3
+    calibration_batches: int = 4
+    memory: str = "/dev/shm"
+
+    def recipe(self) -> Recipe:
+        """Cache the crop."""
+        crop, jitter = RandomResizedCrop(self.size, (0.25, 1.0)), ColorJitter(0.4, 0.4, 0.4, 0.1)
+        return Recipe([Decode(), crop, HorizontalFlip(), jitter], Output(self.size), split="flip")
+
+
+def measure(config: Config, options: Options) -> dict[str, Any]:
+    """Make masks, calibrate the competitor, and let all take turns."""
+    there = workers.available(options.competitors)
+    with ExitStack() as stack:
+        folder, memory = (Path(stack.enter_context(TemporaryDirectory(dir=each))) for each in (None, config.memory))
+        paths = masked(options.data, folder)
+        files = [paths[row % len(paths)] for row in range(config.samples)]
+        images = FileList(files, np.zeros(len(files), np.int64))
+        source = Annotated(images, {"mask": Masks([file.with_suffix(".png") for file in files])})
+        planners = config.planners(config.reuse_factor, drop_last=True)
+        reused, calibration = reuse(config.reuse_factor), list[Slice]()
+        parts = {STANDARD: (source, STANDARD), reused: (source, reused)}
+        parts[KEPT] = (Kept(source, memory / "keep"), STANDARD)
+        turns = [
+            LoaderTurns(stack, name, read, config.recipe(), planners[plan]) for name, (read, plan) in parts.items()
+        ]
+        for each in turns:
+            each.settle()
+        rivals = [name for name in there.settings if name.endswith(WITH_MASKS)]
+        entrants: list[Any] = [*turns]
+        for row in rivals:
+            job = partial(workers.job_of, images, row, config.size, config.batch_size)
+            tried, batches = there.settings[row], config.calibration_batches
+            entrants.append(workers.calibrated(job, tried, options.competitors, batches, calibration))
+            stack.callback(entrants[-1].close)
+        timed = 2 * config.epoch_batches
+        slices = harness.interleave(entrants, rounds=config.rounds, timed_batches=timed)
+    speeds = harness.speeds_of(slices)
+    claims = [
+        Claim.between(speeds, reused, STANDARD, LEAST_OF_STANDARD, bound=config.reuse_factor),
+        Claim.between(speeds, KEPT, STANDARD),
+        *(Claim.between(speeds, reused, rival, LEAST_OF_LOADER) for rival in rivals),
+        *(Claim.between(speeds, STANDARD, rival) for rival in rivals),
+    ]
+    missing = {name: reason for name, reason in there.missing.items() if name.endswith((WITH_MASKS, "environment"))}
+    say(
+        table(["contender", "images/s [quartiles]"], [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]),
+        claim_table(claims),
+        *(f"left out: {name}: {reason}" for name, reason in missing.items()),
+    )
+    settings = {each.name: each.setting for each in entrants if isinstance(each, workers.WorkerTurns)}
+    return {
+        "claims": claims,
+        "settings": settings,
+        "missing": missing,
+        "versions": there.versions,
+        "slices": slices,
+        "calibration": calibration,
+    }
+
+
+def masked(data: Path, folder: Path) -> list[Path]:
+    """Link a folder's photographs, and make a mask of each beside it; return the links."""
+    source, palette = ImageFolder(data), np.random.default_rng(0).integers(0, 256, 3 * CLASSES).tolist()
+    links = []
+    for index in range(len(source)):
+        link = folder / f"{index:05d}.jpg"
+        link.symlink_to(Path(source.name(index)).resolve())
+        image, _ = source[index]
+        height, width, _ = image.shape
+        small = Image.fromarray(image).convert("L").resize((max(1, width // AREA), max(1, height // AREA)))
+        smooth = np.asarray(small.resize((width, height), Image.Resampling.BICUBIC), np.int64)
+        mask = Image.fromarray((smooth * CLASSES // 256).astype(np.uint8), "L").convert("P")
+        mask.putpalette(palette)
+        mask.save(link.with_suffix(".png"))
+        links.append(link)
+    return links
+
+
+EXPERIMENT = Experiment(
+    measure,
+    Config(size=320, batch_size=64, epoch_batches=8, rounds=5),
+    quick=Config(size=48, batch_size=8, epoch_batches=4, rounds=1, calibration_batches=2, memory="/tmp"),
+    keeps_memory=True,
+    options=workers.OPTION,
+)
+
+if __name__ == "__main__":
+    raise SystemExit(EXPERIMENT.main())

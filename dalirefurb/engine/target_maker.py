@@ -1,0 +1,245 @@
+"""Target maker: what belongs to the images of a group, moved as its recipe has moved these.
+
+plans ─▶ maps of all rows ─▶ objects, mapped at once ──────────────────────────┐
+                 └─▶ masks, on threads of their own, while images are finished ─┴─▶ targets of each batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.geometry import Geometry, geometry
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.engine.cache_plan import CachePlan
+from dalirefurb.engine.closable_queue import Stopped
+from dalirefurb.errors import SampleError
+from dalirefurb.planning.batch_plan import BatchPlan
+from dalirefurb.reading.reader import Reader
+from dalirefurb.source import Source
+from dalirefurb.system.threads import Background
+from dalirefurb.targets.kinds import Boxes, Keypoints, ObjectTarget, Polygons, Target, Values
+from dalirefurb.targets.mask_images import MaskError, Masks
+from dalirefurb.targets.masks import warp_mask, warp_of
+from dalirefurb.targets.objects import map_boxes, map_keypoints, map_polygons, rows_of
+from dalirefurb.targets.ragged import Ragged, ranges
+
+_POLL_S = 0.1
+
+_ROWS = 8
+"""Masks that a thread does at a time."""
+
+
+@dataclass(frozen=True)
+class BatchTargets:
+    """What belongs to the images of a batch, as NumPy has it.
+
+    Attributes:
+        values: By name: `Ragged` of objects, for polygons a list of outlines for each object; masks (B, H, W); values
+            (B, ...).
+        maps: Maps from pixels of the served images to those of the source's, float64 of shape (B, 3, 3).
+        sizes: Heights and widths of the source's images in pixels, int64 of shape (B, 2).
+    """
+
+    values: Mapping[str, Any]
+    maps: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+
+
+class GroupTargets:
+    """Targets of a group, of which masks may not be there yet.
+
+    Args:
+        batches: Targets of each batch.
+        jobs: What writes the masks.
+        reader: Reader of the source, which names reads that hang.
+    """
+
+    def __init__(self, batches: list[BatchTargets], jobs: list[Future[None]], reader: Reader) -> None:
+        self._batches = batches
+        self._jobs = jobs
+        self._reader = reader
+
+    def result(self, stopping: Callable[[], bool]) -> list[BatchTargets]:
+        """Wait for all of them.
+
+        Raises:
+            Stopped: If nobody wants them any more.
+            SampleError: If a mask cannot be used.
+            ReadError: If storage fails for too long.
+        """
+        while wait(self._jobs, timeout=_POLL_S).not_done:
+            if stopping():
+                raise Stopped
+            self._reader.patience.look()
+        for job in self._jobs:
+            job.result()
+        return self._batches
+
+    def cancel(self) -> None:
+        """Leave out what is not begun."""
+        for job in self._jobs:
+            job.cancel()
+
+
+class TargetMaker:
+    """Makes the targets of batches.
+
+    Args:
+        source: Source with targets.
+        recipe: Recipe, all of whose stages say where things go.
+        seed: Seed of the planner.
+        reader: Reader of the source, which knows sizes.
+        num_threads: Number of threads that read and warp masks.
+    """
+
+    def __init__(self, source: Source, recipe: Recipe, *, seed: int, reader: Reader, num_threads: int) -> None:
+        assert source.annotations is not None
+        self._targets: Mapping[str, Target] = source.annotations
+        self._name = source.name
+        self._recipe = recipe
+        self._seed = seed
+        self._reader = reader
+        self._pool = Background(num_threads, name="dalirefurb-targets")
+        for target in self._targets.values():
+            if isinstance(target, Masks):
+                warp_of("uint8", str(target.dtype))  # which is compiled for the first time
+
+    def begin(self, cache_plan: CachePlan) -> GroupTargets:
+        """Begin with those of a group.
+
+        Raises:
+            SampleError: If a sample cannot be read again whose size is not known.
+        """
+        batches, jobs, start = list[BatchTargets](), list[Future[None]](), 0
+        for plan in cache_plan.group.plans:
+            batch, own = self._batch(plan, cache_plan.shown[start : start + len(plan.indices)])
+            batches.append(batch)
+            jobs += own
+            start += len(plan.indices)
+        return GroupTargets(batches, jobs, self._reader)
+
+    def close(self) -> None:
+        """Have the threads end. Never waits."""
+        self._pool.close()
+
+    def join(self) -> None:
+        """Wait until the threads have ended; one whose reading hangs is left alone after a second."""
+        self._pool.join()
+
+    def _batch(self, plan: BatchPlan, shown: NDArray[np.int64]) -> tuple[BatchTargets, list[Future[None]]]:
+        heights, widths = self._reader.known_sizes(shown)
+        places = geometry(
+            self._recipe,
+            seed=self._seed,
+            indices=plan.indices,
+            shown=shown,
+            versions=plan.version,
+            servings=plan.serving,
+            heights=heights,
+            widths=widths,
+        )
+        sizes = np.stack([heights, widths], axis=1)
+        values: dict[str, Any] = dict.fromkeys(self._targets)
+        jobs: list[Future[None]] = []
+        for name, target in self._targets.items():
+            if isinstance(target, Masks):
+                values[name], own = self._masks(target, shown, sizes, places)
+                jobs += own
+            elif isinstance(target, Values):
+                values[name] = target.values[shown]
+        values |= self._objects(shown, places)
+        return BatchTargets(values, places.maps, sizes), jobs
+
+    def _objects(self, shown: NDArray[np.int64], places: Geometry) -> dict[str, Any]:
+        """Map all objects of a batch, and drop those of which too little is left."""
+        objects = {name: each for name, each in self._targets.items() if isinstance(each, ObjectTarget)}
+        taken = {name: each.rows.take(shown) for name, each in objects.items()}
+        if not taken:
+            return {}
+        rows = rows_of(next(iter(taken.values())).counts)
+        size = self._recipe.output.sides
+        stay = np.ones(len(rows), np.bool_)
+        for name, target in objects.items():
+            values = taken[name].values
+            if isinstance(target, Boxes):
+                boxes, kept = map_boxes(
+                    values, rows, places, size, min_area=target.min_area, min_visible=target.min_visible
+                )
+                taken[name] = Ragged(boxes, taken[name].offsets)
+                stay &= kept
+            elif isinstance(target, Keypoints):
+                taken[name] = Ragged(_points(target, values, rows, places, size), taken[name].offsets)
+        kept_rows = rows[stay]
+        made: dict[str, Any] = {name: each if stay.all() else each.kept(stay) for name, each in taken.items()}
+        for name, target in objects.items():
+            if isinstance(target, Polygons):
+                made[name] = _outlines(target, made[name], kept_rows, places.maps)
+        return made
+
+    def _masks(
+        self, target: Masks, shown: NDArray[np.int64], sizes: NDArray[np.int64], places: Geometry
+    ) -> tuple[NDArray[Any], list[Future[None]]]:
+        """Begin to read and warp the masks of a batch; return what they are written into, and when all are."""
+        made = np.empty((len(shown), *self._recipe.output.sides), target.dtype)
+        parts = [slice(start, start + _ROWS) for start in range(0, len(shown), _ROWS)]
+        return made, [
+            self._pool.submit(partial(self._warp, target, shown[part], sizes[part], places, part, made[part]))
+            for part in parts
+        ]
+
+    def _warp(
+        self,
+        target: Masks,
+        shown: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        places: Geometry,
+        part: slice,
+        made: NDArray[Any],
+    ) -> None:
+        rows = zip(shown.tolist(), sizes.tolist(), places.maps[part], places.lines[part], made, strict=True)
+        for index, (height, width), source_map, lines, mask in rows:
+            named = f"the mask {target.name(index)}"
+            try:
+                labels = self._reader.patience.of(partial(target.fitting, index, (height, width)), named)
+            except MaskError as error:
+                raise SampleError(index, self._name(index), f"{named}: {error}", lasting=True) from error
+            warp_mask(labels, source_map, lines, target.fill, mask)
+
+
+def _points(
+    target: Keypoints,
+    values: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    places: Geometry,
+    size: tuple[int, int],
+) -> NDArray[np.float32]:
+    """Map keypoints, which count from centres of pixels or from corners."""
+    centre = np.zeros(values.shape[2])
+    centre[:2] = target.centre
+    points, seen = map_keypoints(values + centre, rows, places, size, swapped=target.swapped)
+    told = seen[..., None] if values.shape[2] > 2 else True
+    moved: NDArray[np.float32] = np.where(told, points - centre, points).astype(np.float32)
+    return moved
+
+
+def _outlines(
+    target: Polygons, found: Ragged, rows: NDArray[np.int64], maps: NDArray[np.float64]
+) -> list[list[list[NDArray[np.float32]]]]:
+    """Map the outlines of a batch's objects, which `rows` says the images of; one behind a horizon is left out."""
+    firsts, ends = found.values[:, 0], found.values[:, 1]
+    outlines = target.outlines.take(ranges(firsts, ends - firsts))
+    vertices, whole = map_polygons(outlines.values, outlines.counts, np.repeat(rows, ends - firsts), maps)
+    parts = Ragged(vertices, outlines.offsets).parts() if len(outlines) else []
+    of_objects = iter(zip(parts, whole.tolist(), strict=True))
+    counts = iter((ends - firsts).tolist())
+    return [
+        [[part for part, seen in (next(of_objects) for _ in range(next(counts))) if seen] for _ in range(objects)]
+        for objects in found.counts.tolist()
+    ]

@@ -1,0 +1,117 @@
+"""Annotated: a source with named targets, which move with its images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.checks import require
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.image_batch import Images
+from dalirefurb.source import Source
+from dalirefurb.source.contract import ANNOTATED
+from dalirefurb.targets.kinds import ObjectTarget, Target
+from dalirefurb.targets.mask_images import Masks
+
+
+class Annotated(Source):
+    """Another source's images, with named targets: boxes, keypoints, polygons, masks, and what belongs to them.
+
+        source = Annotated(FileList(paths, ids), {"boxes": Boxes(boxes), "labels": Objects(classes)})
+
+    Coordinates and masks are those of the images as they are shown: upright, with EXIF orientation applied.
+
+    Args:
+        source: The other source. Its labels are not served: `Values(source.labels)` would be a target.
+        targets: What each sample has beside its image, by name.
+
+    Attributes:
+        annotations: What each sample has beside its image, by name.
+
+    Raises:
+        ConfigurationError: If the targets do not fit the source, or each other.
+    """
+
+    annotations: dict[str, Target]
+
+    def __init__(self, source: Source, targets: Mapping[str, Target]) -> None:
+        require(isinstance(source, Source), "source", "a source", source, "pass such as FileList(paths, labels)")
+        if source.annotations is not None:
+            raise ConfigurationError("source must have no targets yet, but has: pass all of them together")
+        check_targets(source, targets)
+        self._source = source
+        self.annotations = dict(targets)
+        self.labels, self.classes = source.labels, source.classes
+        self.encoded, self.image_shape, self.value_range = source.encoded, source.image_shape, source.value_range
+
+    def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+        """Read images, as the other source does."""
+        return self._source.read(indices)
+
+    def name(self, index: int) -> str:
+        """Tell where sample `index` is, as the other source does."""
+        return self._source.name(index)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Identify the samples, their order and their targets, as JSON values."""
+        targets = {name: [type(target).__name__, target.digest()] for name, target in self.annotations.items()}
+        return {"source": ANNOTATED, "of": self._source.fingerprint(), "targets": targets}
+
+    def content(self) -> dict[str, Any]:
+        """Identify what is behind the other source now."""
+        return self._source.content()
+
+    def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
+        """Tell samples from what they were, as the other source does."""
+        return self._source.stamps(indices)
+
+    def images(self, indices: NDArray[np.int64]) -> Images | None:
+        """Return decoded images that the other source has at hand."""
+        return self._source.images(indices)
+
+    def refusal(
+        self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> tuple[int, str] | None:
+        """Find a sample whose mask is missing, damaged or of another size than its image, or that is refused else."""
+        if (refusal := self._source.refusal(indices, heights, widths)) is not None:
+            return refusal
+        masks = [target for target in self.annotations.values() if isinstance(target, Masks)]
+        for row, (index, *size) in enumerate(zip(indices.tolist(), heights.tolist(), widths.tolist(), strict=True)):
+            for target in masks:
+                if (misfit := target.misfit(index, (size[0], size[1]))) is not None:
+                    return row, misfit
+        return None
+
+    def __repr__(self) -> str:
+        return f"Annotated({self._source!r}, {', '.join(self.annotations)})"
+
+
+def check_targets(source: Source, targets: Mapping[str, Target]) -> None:
+    """Refuse targets that do not fit a source, or each other.
+
+    Raises:
+        ConfigurationError: If they do not.
+    """
+    remedy = 'pass such as {"boxes": Boxes(boxes)}'
+    named = isinstance(targets, Mapping) and targets and all(isinstance(name, str) for name in targets)
+    require(bool(named), "targets", "targets by name", targets, remedy)
+    counts: dict[str, NDArray[np.int64]] = {}
+    for name, target in targets.items():
+        require(isinstance(target, Target), f"targets[{name!r}]", "a target of dalirefurb.targets", target, remedy)
+        if len(target) != len(source):
+            raise ConfigurationError(
+                f"targets[{name!r}] must be of each of the {len(source)} samples, but is of {len(target)}"
+            )
+        if isinstance(target, ObjectTarget):
+            counts[name] = target.rows.counts
+    first = next(iter(counts), "")
+    for name, own in counts.items():
+        if (differ := np.flatnonzero(own != counts[first])).size:
+            sample = int(differ[0])
+            raise ConfigurationError(
+                f"a sample must have equally many objects in all targets, but {source.name(sample)} has "
+                f"{counts[first][sample]} in {first!r} and {own[sample]} in {name!r}"
+            )

@@ -1,0 +1,174 @@
+"""CocoDetection: images with the objects that a file in COCO's format has of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.checks import require
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.source.files import FileList, PathLike
+from dalirefurb.targets.annotated import Annotated
+from dalirefurb.targets.kinds import Boxes, Keypoints, Objects, Polygons, Target, Values, digest_of
+
+
+class CocoDetection(Annotated):
+    """Images of a folder, with the objects that a file in COCO's format has of them.
+
+    For each image a batch has a dictionary with "boxes" (k, 4) float32, xyxy in pixels of the served image; "labels"
+    (k,) int64, the categories' ids in the file; "area" (k,) float32, as the file has it; "iscrowd" (k,) int64;
+    "image_id"; and, if they are asked for, "keypoints" (k, points, 3) and "polygons".
+
+    Args:
+        images: Folder of the images.
+        annotations: The file, such as "annotations/instances_train2017.json".
+        keypoints: Whether keypoints are served, whose whole numbers are pixels' centres; where an image is mirrored
+            left and right ones swap, by their names: "left_eye" and "right_eye", or "l_eye" and "r_eye".
+        polygons: Whether outlines are served; those of crowds, which are run lengths, are left out.
+        crowds: Whether objects that are crowds are served; training usually leaves them out.
+        empty: Whether images without an object are served.
+        min_area: See `Boxes`.
+        min_visible: See `Boxes`.
+
+    Attributes:
+        categories: Names of the categories by their ids.
+
+    Raises:
+        ConfigurationError: If the file is not in COCO's format, or names no image.
+    """
+
+    def __init__(
+        self,
+        images: PathLike,
+        annotations: PathLike,
+        *,
+        keypoints: bool = False,
+        polygons: bool = False,
+        crowds: bool = False,
+        empty: bool = True,
+        min_area: float = 1.0,
+        min_visible: float = 0.0,
+    ) -> None:
+        require(
+            Path(images).is_dir(), "images", "a folder", images, "pass the folder of the images, such as 'train2017'"
+        )
+        with _in_format(annotations):
+            read = {"categories": [], **json.loads(Path(annotations).read_bytes())}
+            entries, rows = _of_images(read, annotations, crowds=crowds, empty=empty)
+
+            def column(name: str, usual: Any = None) -> list[list[Any]]:
+                return [[each.get(name, usual) for each in row] for row in rows]
+
+            ids = np.array([int(each["id"]) for each in entries])
+            targets: dict[str, Target] = {
+                "boxes": Boxes(column("bbox"), "xywh", min_area=min_area, min_visible=min_visible),
+                "labels": Objects(column("category_id")),
+                "area": Objects([[float(area or 0) for area in row] for row in column("area")]),
+                "iscrowd": Objects(column("iscrowd", 0)),
+                "image_id": Values(ids),
+            }
+            categories = sorted(read["categories"], key=lambda each: each["id"])
+            self.categories = {int(each["id"]): str(each.get("name", each["id"])) for each in categories}
+            if keypoints:
+                targets["keypoints"] = _keypoints(column("keypoints", ()), categories)
+            if polygons:
+                outlines = column("segmentation", ())
+                targets["polygons"] = Polygons([[[] if isinstance(o, dict) else o for o in row] for row in outlines])
+            declared = [(each.get("height") or 0, each.get("width") or 0) for each in entries]
+            self._declared = np.array(declared, np.int64)
+            paths = [Path(images) / each["file_name"] for each in entries]
+        super().__init__(FileList(paths, ids), targets)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Identify the samples, their targets, and the sizes that are declared."""
+        return {**super().fingerprint(), "declared": digest_of(self._declared)}
+
+    def refusal(
+        self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> tuple[int, str] | None:
+        """Find an image of another size than the file says."""
+        declared = self._declared[indices]
+        wrong = (declared != np.stack([heights, widths], axis=1)).any(axis=1) & (declared > 0).all(axis=1)
+        if wrong.any():
+            row = int(wrong.argmax())
+            return row, (
+                f"its annotations are of an image of {declared[row][0]} x {declared[row][1]}, but it has "
+                f"{heights[row]} x {widths[row]} (height x width), EXIF orientation applied"
+            )
+        return super().refusal(indices, heights, widths)
+
+    def __repr__(self) -> str:
+        return f"CocoDetection({len(self):,} images, {len(self.categories)} categories)"
+
+
+@contextmanager
+def _in_format(path: PathLike) -> Iterator[None]:
+    """Tell what is not in COCO's format."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigurationError(
+            f"must be a file in COCO's format, with images, annotations and categories, but {path} is none "
+            f"({type(error).__name__}: {error})",
+            argument="annotations",
+            remedy="pass such as 'annotations/instances_train2017.json'",
+        ) from error
+
+
+def _of_images(
+    read: dict[str, Any], path: PathLike, *, crowds: bool, empty: bool
+) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
+    """Return images by their ids, and the objects of each."""
+    for part, needed in (("images", {"id", "file_name"}), ("annotations", {"image_id", "bbox", "category_id"})):
+        for each in read[part]:
+            if missing := needed - each.keys():
+                raise ConfigurationError(
+                    f"there must be {', '.join(sorted(missing))} in each of its {part}, as COCO's files of instances "
+                    f"have, but {each!s:.80} has not"
+                )
+    objects: dict[int, list[dict[str, Any]]] = {each["id"]: [] for each in read["images"]}
+    if len(objects) < len(read["images"]):
+        raise ConfigurationError("each image must have an id of its own, but some have the same")
+    for each in read["annotations"]:
+        if each["image_id"] not in objects:
+            raise ConfigurationError(f"all images of its annotations must be named, but {each['image_id']} is not")
+        if crowds or not each.get("iscrowd", 0):
+            objects[each["image_id"]].append(each)
+    entries = sorted((each for each in read["images"] if empty or objects[each["id"]]), key=lambda each: each["id"])
+    if not entries:
+        raise ConfigurationError("there must be images, but there is none that has an object: pass empty=True")
+    return entries, [objects[each["id"]] for each in entries]
+
+
+def _keypoints(values: list[list[Sequence[float]]], categories: Sequence[dict[str, Any]]) -> Keypoints:
+    """Return objects' keypoints, of which the names say what swaps."""
+    named = [each["keypoints"] for each in categories if each.get("keypoints")]
+    if not named or any(each != named[0] for each in named):
+        raise ConfigurationError(
+            f"keypoints=True needs one list of keypoints' names for all categories that have some, got {len(named)} "
+            f"lists: pass a file of keypoints, such as 'person_keypoints_train2017.json'"
+        )
+    names = named[0]
+    places = {name.lower(): place for place, name in enumerate(names)}
+    swapped = [places.get(_mirrored(name.lower()), place) for place, name in enumerate(names)]
+    none = [0.0] * (3 * len(names))
+    rows: list[Any] = [
+        np.reshape([list(points) or none for points in row], (len(row), -1, 3)) if row else [] for row in values
+    ]
+    return Keypoints(rows, swapped=swapped, pixel_centres=True)
+
+
+def _mirrored(name: str) -> str:
+    """Return what a keypoint is called on the other side: left_eye is right_eye, and l_eye is r_eye."""
+    for one, other in (("left", "right"), ("right", "left")):
+        if one in name:
+            return name.replace(one, other)
+    return {"l_": "r_", "r_": "l_"}.get(name[:2], name[:2]) + name[2:]

@@ -1,0 +1,276 @@
+"""Kinds of targets: what belongs to an image beside its pixels, and whether it moves with them.
+
+Boxes, Keypoints, Polygons    coordinates of objects: they move with the image
+Objects                       what else is known of each object, such as its class: it goes where its object goes
+Masks                         a number for each pixel, see `masks`
+Values                        what belongs to the image as a whole
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dalirefurb.calls import Explained
+from dalirefurb.checks import number, require
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.targets.ragged import Ragged
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
+"""Corners; a corner, width and height; or centre, width and height. The names are torchvision's."""
+
+
+_CORNERS = 3
+"""Of an outline, at least."""
+
+
+class Target(ABC):
+    """Something that each sample has beside its image."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Count the samples."""
+
+    @abstractmethod
+    def take(self, samples: NDArray[np.int64]) -> Self:
+        """Return that of some samples, shape (k,), in any order."""
+
+    @abstractmethod
+    def one(self, sample: int) -> Any:
+        """Return that of one sample, to look at: as in a batch, but in pixels of the source's image."""
+
+    @abstractmethod
+    def digest(self) -> str:
+        """Tell it from others."""
+
+
+class ObjectTarget(Target, metaclass=Explained):
+    """Something of each object, any number of which a sample has.
+
+    Attributes:
+        rows: What it is, for all objects of all samples.
+    """
+
+    rows: Ragged
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, samples: NDArray[np.int64]) -> Self:
+        """Return that of the objects of some samples."""
+        taken = object.__new__(type(self))
+        taken.__dict__.update(self.__dict__, rows=self.rows.take(samples))
+        return taken
+
+    def one(self, sample: int) -> Any:
+        """Return that of one sample's objects, (k, ...)."""
+        return self.rows.take(np.array([sample])).values
+
+    def digest(self) -> str:
+        """Hash all values, and how many each sample has."""
+        return digest_of(type(self).__name__, self.rows.values, self.rows.offsets)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.rows.values):,} objects of {len(self):,} samples)"
+
+
+class Boxes(ObjectTarget):
+    """A box around each object. A batch has them as (k, 4) float32, xyxy, in pixels of the served image.
+
+    A turned box is the smallest upright one around it, as torchvision's is; it is clipped to the image. Objects of
+    which little is left are dropped, with all that is known of them.
+
+    Args:
+        boxes: For each sample its objects' boxes, (k, 4), in pixels of the source's image, upright, from its outer
+            corner; an empty list where there are none.
+        format: What the four numbers are: "xyxy", corners, the second one not above or left of the first one; "xywh", a
+            corner, width and height; or "cxcywh", centre, width and height.
+        min_area: Pixels of the served image that a clipped box must have at least.
+        min_visible: Share 0..1 of its area, once it is mapped, that must be inside of the served image at least.
+
+    Raises:
+        ConfigurationError: If they are no such boxes.
+    """
+
+    def __init__(
+        self,
+        boxes: Sequence[Any],
+        format: BoxFormat = "xyxy",
+        *,
+        min_area: float = 1.0,
+        min_visible: float = 0.0,
+    ) -> None:
+        known = isinstance(format, str) and format in get_args(BoxFormat)
+        require(known, "format", "xyxy, xywh or cxcywh", format, "say what the four numbers of a box are")
+        self.min_area = number("min_area", min_area, "at least 0", lambda area: area >= 0, "1 pixel is usual")
+        shown = "in 0..1"
+        self.min_visible = number("min_visible", min_visible, shown, lambda share: 0 <= share <= 1, "0.3 is usual")
+        rows = Ragged.of(boxes, "boxes", (4,), "float64")
+        values = rows.values
+        if format != "xyxy":
+            sides = values[:, 2:]
+            first = values[:, :2] - (sides / 2 if format == "cxcywh" else 0)
+            values = np.concatenate([first, first + sides], axis=1)
+        if (wrong := np.flatnonzero((values[:, 2:] < values[:, :2]).any(axis=1))).size:
+            sample = int(np.searchsorted(rows.offsets, wrong[0], side="right")) - 1
+            raise ConfigurationError(
+                f"boxes must have their second corner right of and below the first one, but one of sample {sample} is "
+                f"{rows.values[wrong[0]].tolist()} in format={format!r}: name the format that they are in"
+            )
+        self.rows = Ragged(values, rows.offsets)
+
+    def digest(self) -> str:
+        """Hash all values, and what is dropped."""
+        return digest_of(super().digest(), np.array([self.min_area, self.min_visible]))
+
+
+class Keypoints(ObjectTarget):
+    """Points of each object. A batch has them as (k, points, 2) or (k, points, 3) float32, in the image's pixels.
+
+    Args:
+        keypoints: For each sample its objects' points, (k, points, 2), x and y in pixels of the source's image,
+            upright, or (k, points, 3) with their visibility as COCO has it: 0 not labelled, 1 hidden, 2 visible. A
+            point that leaves the image becomes (0, 0, 0) then, and without visibility stays where it is, outside.
+        swapped: Which point takes each one's place in an image that is mirrored, such as (1, 0) for a left and a right
+            eye; None: each stays what it is.
+        pixel_centres: Whether whole numbers are pixels' centres, as in COCO's files, both here and in batches; else a
+            pixel's centre is at a half, and whole numbers are corners of pixels, as with boxes.
+
+    Raises:
+        ConfigurationError: If they are no such points.
+    """
+
+    def __init__(
+        self, keypoints: Sequence[Any], *, swapped: Sequence[int] | None = None, pixel_centres: bool = False
+    ) -> None:
+        self.rows = Ragged.of(keypoints, "keypoints", (None, None), "float64")
+        if not len(self.rows.values):
+            self.rows = Ragged(np.empty((0, len(swapped or ()), 3)), self.rows.offsets)
+        _, points, numbers = self.rows.values.shape
+        if numbers not in (2, 3):
+            raise ConfigurationError(f"keypoints must have x and y, or x, y and visibility, got {numbers} numbers each")
+        self.centre = 0.5 if pixel_centres else 0.0
+        self.swapped = None if swapped is None else tuple(swapped)
+        permutes = self.swapped is None or sorted(self.swapped) == list(range(points)) or not len(self.rows.values)
+        wanted = f"each of the places 0..{points - 1} once"
+        require(permutes, "swapped", wanted, swapped, "say for each point whose place it takes, its own if it stays")
+
+    def digest(self) -> str:
+        """Hash all values, and what is swapped."""
+        return digest_of(super().digest(), np.array(self.swapped or ()), np.array(self.centre))
+
+
+class Polygons(ObjectTarget):
+    """Outlines of each object, any number of them. A batch has them as lists of (v, 2) float32, not clipped.
+
+    Args:
+        polygons: For each sample its objects, each a list of outlines, which are (v, 2), or flat as COCO has them,
+            (2 v,): x and y in pixels of the source's image, upright. An object may have none.
+
+    Attributes:
+        rows: For each object where its outlines begin and end among all, (m, 2).
+        outlines: The vertices of all outlines, (v, 2) each.
+
+    Raises:
+        ConfigurationError: If they are no such polygons.
+    """
+
+    def __init__(self, polygons: Sequence[Sequence[Sequence[ArrayLike]]]) -> None:
+        outlines = [outline for sample in polygons for each in sample for outline in each]
+        try:
+            vertices = [np.reshape(np.asarray(each, np.float64), (-1, 2)) for each in outlines]
+            if (few := next((each for each in vertices if len(each) < _CORNERS), None)) is not None:
+                raise ValueError(f"an outline has {len(few)} vertices, {few.tolist()}")
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"polygons must be x and y of each vertex, for each sample a list of objects, for each object a list "
+                f"of outlines: {error}"
+            ) from error
+        self.outlines = Ragged.of(vertices, "vertices of outlines, by their number,", (2,), "float64")
+        ends = np.cumsum([len(each) for sample in polygons for each in sample], dtype=np.int64)
+        ranges = np.stack([np.concatenate([[0], ends[:-1]])[: len(ends)], ends], axis=1)
+        offsets = np.concatenate([[0], np.cumsum([len(sample) for sample in polygons])])
+        self.rows = Ragged(ranges, offsets.astype(np.int64))
+
+    def one(self, sample: int) -> list[list[NDArray[np.float64]]]:
+        """Return the outlines of one sample's objects."""
+        ranges = self.rows.take(np.array([sample])).values.tolist()
+        return [self.outlines.take(np.arange(first, end)).parts() for first, end in ranges]
+
+    def digest(self) -> str:
+        """Hash the vertices of all outlines, and which objects they are of."""
+        return digest_of(super().digest(), self.outlines.values, self.outlines.offsets)
+
+
+class Objects(ObjectTarget):
+    """What is known of each object beside where it is: its class, an id, whether it is a crowd. It does not change.
+
+    Args:
+        values: For each sample a list or an array of its objects' values, (k,) or (k, ...).
+
+    Raises:
+        ConfigurationError: If they are no numbers.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        rows = Ragged.of(values, "values of objects", None)
+        kind = {"i": np.int64, "u": np.int64, "f": np.float32}.get(rows.values.dtype.kind, rows.values.dtype)
+        self.rows = Ragged(rows.values.astype(kind, copy=False), rows.offsets)
+
+
+class Values(Target, metaclass=Explained):
+    """What belongs to the image as a whole: a class, an id, a weight. It does not change.
+
+    Args:
+        values: A number, or an array, for each sample, (num_samples, ...).
+
+    Raises:
+        ConfigurationError: If they are no such numbers.
+    """
+
+    def __init__(self, values: ArrayLike) -> None:
+        array = np.asarray(values)
+        wanted, remedy = "numbers, one row for each sample", "pass such as source.labels"
+        require(array.ndim > 0 and array.dtype.kind in "biuf", "values", wanted, array.dtype, remedy)
+        kept = {"i": np.int64, "u": np.int64, "f": np.float32}.get(array.dtype.kind, array.dtype)
+        self.values = array.astype(kept, copy=False)
+        if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
+            raise ConfigurationError(f"values must fit into int64, but go up to {array.max()}: number them")
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, samples: NDArray[np.int64]) -> Values:
+        """Return that of some samples."""
+        return Values(self.values[samples])
+
+    def one(self, sample: int) -> NDArray[Any]:
+        """Return that of one sample."""
+        return np.asarray(self.values[sample])
+
+    def digest(self) -> str:
+        """Hash all values."""
+        return digest_of("Values", self.values)
+
+    def __repr__(self) -> str:
+        return f"Values({self.values.dtype} of shape {self.values.shape})"
+
+
+def digest_of(*parts: str | NDArray[Any]) -> str:
+    """Hash names and arrays, with types and shapes."""
+    made = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        if isinstance(part, str):
+            made.update(part.encode())
+        else:
+            made.update(repr((part.dtype.str, part.shape)).encode())
+            made.update(np.ascontiguousarray(part).data)
+    return made.hexdigest()

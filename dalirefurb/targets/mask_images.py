@@ -1,0 +1,243 @@
+"""Masks: a number for each pixel of an image, from files or arrays; what was decoded is kept as run lengths.
+
+Files of masks are slow to decode, a millisecond or two, and mostly of few colours in large areas. So a mask that was
+decoded once is kept as the values of its runs and their lengths, a few kilobytes, from which it is there in 0.1 ms.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from dalirefurb.calls import Explained
+from dalirefurb.checks import integer, require
+from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.source.contract import spread
+from dalirefurb.source.files import read_file
+from dalirefurb.source.outage import is_outage
+from dalirefurb.store.available import available_bytes
+from dalirefurb.store.memory_budget import Budget, budget_bytes
+from dalirefurb.targets.kinds import Target, digest_of
+from dalirefurb.targets.masks import KINDS, MADE
+
+_MODES = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I;16B": np.uint16, "I": np.int32}
+"""Of Pillow, whose pixels are one whole number each, and the type that has them."""
+
+
+_BESIDE = 400
+"""Bytes that Python takes for a mask that is kept, about."""
+
+_HASHED = 64
+"""Arrays that are looked at to tell masks from others."""
+
+
+class MaskError(Exception):
+    """A mask cannot be used; its text says why."""
+
+
+class _Runs(NamedTuple):
+    """A mask as it is kept: values, how often each comes, and the mask's shape."""
+
+    values: NDArray[Any]
+    lengths: NDArray[np.uint32]
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, mask: NDArray[Any]) -> _Runs:
+        flat = mask.ravel()
+        starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1])
+        return cls(flat[starts], np.diff(starts, append=len(flat)).astype(np.uint32), mask.shape)
+
+    def mask(self) -> NDArray[Any]:
+        return np.repeat(self.values, self.lengths).reshape(self.shape)
+
+
+class _Keep:
+    """Masks that were decoded, as far as there is room. Thread-safe."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._room: int | None = None
+        self._runs: dict[int, _Runs] = {}
+        self._lock = threading.Lock()
+
+    def get(self, number: int) -> _Runs | None:
+        return self._runs.get(number)
+
+    def put(self, number: int, runs: _Runs) -> None:
+        nbytes = runs.values.nbytes + runs.lengths.nbytes + _BESIDE
+        room = budget_bytes(self._budget, available=available_bytes) if self._room is None else self._room
+        with self._lock:
+            self._room = room if self._room is None else self._room
+            if number not in self._runs and nbytes <= self._room:
+                self._runs[number] = runs
+                self._room -= nbytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Keep, (self._budget,)
+
+
+class Masks(Target, metaclass=Explained):
+    """A whole number for each pixel, such as its class. A batch has them as (B, H, W), of the served images' size.
+
+    A mask is warped once, by all that the recipe's stages do to coordinates together, and each pixel takes the number
+    of the nearest one.
+
+    Args:
+        masks: For each sample the path of an image of one channel, or an array (height, width) of whole numbers, in the
+            size of the sample's image, upright. Of an image with a palette the numbers are taken, not the colours.
+        fill: Number of pixels that lie outside of the source's image; 255 is what is ignored in usual data sets.
+        dtype: Type of the batch's tensor, as NumPy names it; int64 is what `torch.nn.functional.cross_entropy` takes.
+        keep: Memory for masks of files that were decoded, as run lengths: such as "2GB", or a share of what is free.
+
+    Raises:
+        ConfigurationError: If they are no paths, or no such arrays.
+    """
+
+    def __init__(self, masks: Sequence[Any], *, fill: int = 255, dtype: str = "int64", keep: Budget = "10%") -> None:
+        given = isinstance(masks, (Sequence, np.ndarray)) and not isinstance(masks, (str, bytes))
+        require(given, "masks", "a list of paths, or of arrays", masks, "pass such as sorted(glob.glob('masks/*.png'))")
+        require(dtype in MADE, "dtype", f"one of {', '.join(MADE)}", dtype, "int64 is usual")
+        self.dtype = np.dtype(dtype)
+        limits = np.iinfo(self.dtype)
+        self.fill = integer("fill", fill, int(limits.min), int(limits.max), "255 is usual")
+        self._masks = [
+            each if isinstance(each, np.ndarray) else _path(each, number) for number, each in enumerate(masks)
+        ]
+        self._numbers = np.arange(len(self._masks))
+        self._fits = np.zeros(len(self._masks), np.bool_)
+        self._keep = _Keep(keep)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def take(self, samples: NDArray[np.int64]) -> Masks:
+        """Return those of some samples; what was decoded is kept once."""
+        taken = object.__new__(Masks)
+        taken.__dict__.update(self.__dict__, _numbers=self._numbers[samples])
+        return taken
+
+    def name(self, sample: int) -> str:
+        """Tell where a sample's mask is."""
+        mask = self._masks[self._numbers[sample]]
+        return mask if isinstance(mask, str) else f"masks[{self._numbers[sample]}]"
+
+    def read(self, sample: int) -> NDArray[Any]:
+        """Return a sample's mask, (height, width), of its file's type.
+
+        Raises:
+            MaskError: If it cannot be used.
+            OSError: If storage fails.
+        """
+        number = int(self._numbers[sample])
+        mask = self._masks[number]
+        if isinstance(mask, np.ndarray):
+            self._masks[number] = mask = _of_kind(mask)
+            return mask
+        kept = self._keep.get(number)
+        if kept is not None:
+            return kept.mask()
+        decoded = _decoded(mask, sample)
+        self._keep.put(number, _Runs.of(decoded))
+        return decoded
+
+    def one(self, sample: int) -> NDArray[Any]:
+        """Return that of one sample, (height, width).
+
+        Raises:
+            SampleError: If it cannot be used.
+        """
+        try:
+            return self.read(sample)
+        except MaskError as error:
+            raise SampleError(sample, self.name(sample), str(error), lasting=True) from error
+
+    def misfit(self, sample: int, size: tuple[int, int]) -> str | None:
+        """Say why a sample's mask cannot be used with its image, of such a height and width; None if it can.
+
+        What was found to fit is not looked at again.
+        """
+        number = self._numbers[sample]
+        if self._fits[number]:
+            return None
+        try:
+            self.fitting(sample, size)
+        except MaskError as error:
+            return f"its mask {self.name(sample)}: {error}"
+        self._fits[number] = True
+        return None
+
+    def fitting(self, sample: int, size: tuple[int, int]) -> NDArray[Any]:
+        """Return a sample's mask, which has the height and width of its image; see `read`."""
+        mask = self.read(sample)
+        if mask.shape != size:
+            raise MaskError(
+                f"it must have the size of the image, {size[0]} x {size[1]}, EXIF orientation applied, but has "
+                f"{mask.shape[0]} x {mask.shape[1]}"
+            )
+        limits = np.iinfo(self.dtype)
+        fits = self._fits[self._numbers[sample]] or np.can_cast(mask.dtype, self.dtype)
+        if not fits and not limits.min <= mask.min() <= mask.max() <= limits.max:
+            raise MaskError(
+                f"its numbers must fit into {self.dtype}, but go from {mask.min()} to {mask.max()}: pass dtype='int64'"
+            )
+        return mask
+
+    def digest(self) -> str:
+        """Hash the names of files from where they differ on, pixels of some arrays, evenly spaced, and the fill."""
+        masks = [self._masks[number] for number in self._numbers.tolist()]
+        paths = [mask for mask in masks if isinstance(mask, str)]
+        start = os.path.commonprefix(paths).rfind(os.sep) + 1  # noqa: RUF071 - folders that begin alike, too
+        arrays = [masks[row] for row in spread(len(masks), _HASHED) if isinstance(masks[row], np.ndarray)]
+        return digest_of("\0".join(path[start:] for path in paths), *arrays, np.array([len(self), self.fill]))
+
+    def __repr__(self) -> str:
+        return f"Masks({len(self):,}, {self.dtype}, fill={self.fill})"
+
+
+def _path(given: Any, number: int) -> str:
+    if not isinstance(given, (str, os.PathLike)):
+        raise ConfigurationError(
+            f"masks must be paths, or arrays (height, width), but number {number} is a {type(given).__name__}: "
+            f"np.asarray(image) of a Pillow image is an array"
+        )
+    return os.fsdecode(given)
+
+
+def _of_kind(mask: NDArray[Any]) -> NDArray[Any]:
+    """Return an array as a mask of one of `KINDS`, without a copy if possible."""
+    if mask.ndim != 2 or mask.dtype.kind not in "biu" or not mask.size:
+        raise MaskError(f"it must have a whole number for each pixel, got {mask.dtype} of shape {mask.shape}")
+    if mask.dtype in KINDS:
+        return mask
+    limits = np.iinfo(np.int32)
+    if mask.dtype.kind != "b" and not limits.min <= mask.min() <= mask.max() <= limits.max:
+        raise MaskError(f"its numbers must fit into int32, but go from {mask.min()} to {mask.max()}")
+    return mask.astype(np.uint8 if mask.dtype.kind == "b" else np.int32)
+
+
+def _decoded(path: str, sample: int) -> NDArray[Any]:
+    """Read and decode a file, (height, width)."""
+    try:
+        encoded = read_file(path, sample)
+        with Image.open(io.BytesIO(encoded.data)) as image:
+            dtype = _MODES.get(image.mode)
+            if dtype is None:
+                raise MaskError(
+                    f"it must be an image of one channel, such as a grey or a palette PNG, got mode {image.mode!r}: "
+                    f"write the number of each colour instead"
+                )
+            return np.ascontiguousarray(np.asarray(image), dtype)
+    except SampleError as error:
+        raise MaskError(error.reason) from error
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        if is_outage(error):
+            raise
+        raise MaskError(f"it cannot be decoded ({error})") from error

@@ -1,0 +1,123 @@
+"""Ragged: any number of objects for each sample, all in one array.
+
+sample    0         1    2             offsets   0  2  2  5
+values    a  b      -    c  d  e       values    a b c d e
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.errors import ConfigurationError
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Rows of values, some for each sample.
+
+    Attributes:
+        values: All rows, those of the first sample first, shape (m, ...).
+        offsets: Where the rows of each sample begin, and where the last ones end, int64 of shape (n + 1,).
+    """
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls, rows: Sequence[Any], what: str, shape: tuple[int | None, ...] | None, dtype: str | None = None
+    ) -> Ragged:
+        """Put the rows of samples together.
+
+        Args:
+            rows: For each sample an array, or nested lists, of shape (k, *shape); an empty list where there are none.
+            what: What they are, for messages.
+            shape: Shape of a row; None: any, or any length, of which all have the same.
+            dtype: Type of the values; by default that of the first ones that are not empty.
+
+        Raises:
+            ConfigurationError: If a sample has rows of another shape, or values that are not finite numbers.
+        """
+        arrays = [_rows_of(each, what, sample, shape) for sample, each in enumerate(rows)]
+        filled = [array for array in arrays if len(array)]
+        tails = {array.shape[1:] for array in filled}
+        if len(tails) > 1:
+            raise ConfigurationError(f"{what} of all samples must be of one shape, got rows of {sorted(tails)}")
+        tail = next(iter(tails), tuple(length or 0 for length in shape or ()))
+        made = dtype or (np.result_type(*filled) if filled else np.dtype(np.int64))
+        values = np.concatenate([array.reshape(-1, *tail) for array in filled]) if filled else np.empty((0, *tail))
+        offsets = np.concatenate([[0], np.cumsum([len(array) for array in arrays])]).astype(np.int64)
+        return cls(np.ascontiguousarray(values, made), offsets)
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        return len(self.offsets) - 1
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of rows of each sample, shape (n,)."""
+        return np.diff(self.offsets)
+
+    def places(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Find the rows of some samples.
+
+        Args:
+            samples: Which samples, shape (k,), in any order.
+
+        Returns:
+            Which rows they have, one sample's after the other's, (m,), and how many each has, (k,).
+        """
+        starts, counts = self.offsets[samples], self.counts[samples]
+        return ranges(starts, counts), counts
+
+    def take(self, samples: NDArray[np.int64]) -> Ragged:
+        """Return some samples, shape (k,), in any order."""
+        places, counts = self.places(samples)
+        return Ragged(self.values[places], np.concatenate([[0], np.cumsum(counts)]))
+
+    def kept(self, rows: NDArray[np.bool_]) -> Ragged:
+        """Return the rows that are true, of (m,)."""
+        before = np.concatenate([[0], np.cumsum(rows)])
+        return Ragged(self.values[rows], before[self.offsets])
+
+    def parts(self) -> list[NDArray[Any]]:
+        """Return the rows of each sample, (k, ...)."""
+        return np.split(self.values, self.offsets[1:-1]) if len(self) else []
+
+
+def ranges(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the whole numbers of several ranges, one range after the other.
+
+    >>> ranges(np.array([7, 0]), np.array([2, 3])).tolist()
+    [7, 8, 0, 1, 2]
+    """
+    before = np.cumsum(counts) - counts
+    placed: NDArray[np.int64] = np.arange(counts.sum()) + np.repeat(starts - before, counts)
+    return placed
+
+
+def _rows_of(rows: Any, what: str, sample: int, shape: tuple[int | None, ...] | None) -> NDArray[Any]:
+    """Return a sample's rows, (k, *shape), which are finite numbers."""
+    try:
+        array = np.asarray(rows.numpy() if hasattr(rows, "numpy") else rows)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{what} must be numbers, but those of sample {sample} are not: {error}") from error
+    if array.size == 0:
+        return np.empty((0, *(length or 0 for length in shape or ())))
+    own = array.shape[1:]
+    fits = array.ndim > 0 and (
+        shape is None
+        or (len(shape) == len(own) and all(wanted in (None, it) for wanted, it in zip(shape, own, strict=True)))
+    )
+    if not fits or array.dtype.kind not in "biuf" or not np.isfinite(array).all():
+        wanted = "k, ..." if shape is None else ", ".join("k" if it is None else str(it) for it in (None, *shape))
+        raise ConfigurationError(
+            f"{what} must be finite numbers of shape ({wanted}), but those of sample {sample} are {array.dtype} of "
+            f"shape {array.shape}"
+        )
+    return array

@@ -1,0 +1,280 @@
+"""What targets are made of, what of it is refused, and what files say of it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from dalirefurb import Evaluate, FileList, Loader, MemoryStore, Refurbish, evaluate
+from dalirefurb.augment import Decode, HorizontalFlip, RandomCrop
+from dalirefurb.augment.output import Output
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.targets import Annotated, Boxes, CocoDetection, Keypoints, MaskFolder, Masks, Objects, Polygons, Values
+from dalirefurb.targets.kinds import Target
+from dalirefurb.targets.mask_images import _BESIDE, _Runs
+from dalirefurb.targets.ragged import Ragged
+
+PATHS = ["a.jpg", "b.jpg", "c.jpg"]
+TRIANGLE = [[1, 2], [3, 4], [5, 7]]
+
+
+def source() -> FileList:
+    return FileList(PATHS, [0, 0, 0])
+
+
+def test_rows_of_samples_are_found_in_any_order() -> None:
+    rows = Ragged.of([[[1, 2]], [], [[3, 4], [5, 6], [7, 8]]], "pairs", (2,))
+    assert (len(rows), rows.counts.tolist(), rows.values.dtype) == (3, [1, 0, 3], np.int64)
+    taken = rows.take(np.array([2, 1, 0, 2]))
+    assert [part.tolist() for part in taken.parts()] == [
+        [[3, 4], [5, 6], [7, 8]],
+        [],
+        [[1, 2]],
+        [[3, 4], [5, 6], [7, 8]],
+    ]
+    kept = taken.kept(np.array([False, True, False, True, True, False, False]))
+    assert [part.tolist() for part in kept.parts()] == [[[5, 6]], [], [[1, 2]], [[3, 4]]]
+    nothing = Ragged.of([[], []], "pairs", (2,))
+    assert (nothing.values.shape, nothing.take(np.array([1])).counts.tolist()) == ((0, 2), [0])
+
+
+@pytest.mark.parametrize("form", ["xyxy", "xywh", "cxcywh"])
+def test_boxes_are_corners_whatever_they_are_given_as(form: Any) -> None:
+    given = {"xyxy": [2, 3, 12, 23], "xywh": [2, 3, 10, 20], "cxcywh": [7, 13, 10, 20]}[form]
+    boxes = Boxes([[given], [], torch.tensor([given, given])], form)
+    assert boxes.rows.values.tolist() == [[2, 3, 12, 23]] * 3
+    assert boxes.rows.counts.tolist() == [1, 0, 2]
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "corners the wrong way": (
+        lambda: Boxes([[], [[5, 5, 2, 9]]]),
+        r"one of sample 1 is \[5.0, 5.0, 2.0, 9.0\].*format",
+    ),
+    "three numbers": (
+        lambda: Boxes([[[1, 2, 3]]]),
+        r"finite numbers of shape \(k, 4\), but those of sample 0.*\(1, 3\)",
+    ),
+    "no numbers": (lambda: Boxes([[[1, 2, 3, float("nan")]]]), "finite numbers"),
+    "texts": (lambda: Objects([["cat"]]), "finite numbers of shape"),
+    "a format": (lambda: Boxes([[]], "yolo"), "format must be xyxy, xywh or cxcywh, got 'yolo'"),
+    "a share": (lambda: Boxes([[]], min_visible=2), "min_visible must be a number in 0..1"),
+    "points": (lambda: Keypoints([[[[1, 2, 3, 4]]]]), "x and y, or x, y and visibility, got 4"),
+    "a swap": (lambda: Keypoints([[[[1, 2], [3, 4]]]], swapped=(0, 0)), "swapped must be each of the places 0..1 once"),
+    "odd outlines": (lambda: Polygons([[[[1, 2, 3]]]]), "polygons must be x and y of each vertex"),
+    "an outline that is not in a list": (
+        lambda: Polygons([[TRIANGLE]]),
+        r"an outline has 1 vertices, \[\[1.0, 2.0\]\]",
+    ),
+    "values of two shapes": (lambda: Objects([torch.ones(2), torch.ones(3, 2)]), "of one shape"),
+    "uneven values": (lambda: Objects([[1, [2, 3]]]), "must be numbers, but those of sample 0 are not"),
+    "values that are too large": (lambda: Values(np.array([2**64 - 1], np.uint64)), "must fit into int64"),
+    "shapes that differ": (lambda: Keypoints([[[[1, 2]]], [[[1, 2], [3, 4]]]]), "of one shape"),
+    "a path": (lambda: Masks("a.png"), "masks must be a list of paths"),
+    "an image": (lambda: Masks([Image.new("L", (2, 2))]), r"number 0 is a Image.*np.asarray"),
+    "a fill": (lambda: Masks(["a.png"], dtype="uint8", fill=-1), "fill must be an int in 0..255"),
+    "a type": (lambda: Masks(["a.png"], dtype="float32"), "dtype must be one of uint8, int16, int32, int64"),
+    "names": (lambda: Values(["a"]), "values must be numbers, one row for each sample"),
+    "labels": (lambda: Annotated(source(), {"labels": [1, 2, 3]}), r"targets\['labels'\] must be a target of"),  # type: ignore[dict-item]
+    "none": (lambda: Annotated(source(), {}), "targets must be targets by name"),
+    "too few": (lambda: Annotated(source(), {"boxes": Boxes([[]])}), "each of the 3 samples, but is of 1"),
+    "counts": (
+        lambda: Annotated(source(), {"boxes": Boxes([[], [], []]), "labels": Objects([[], [1], []])}),
+        r"b\.jpg has 0 in 'boxes' and 1 in 'labels'",
+    ),
+    "twice": (
+        lambda: Annotated(Annotated(source(), {"id": Values([1, 2, 3])}), {"id": Values([1, 2, 3])}),
+        "must have no targets yet",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_target_is_refused(name: str) -> None:
+    make, said = REFUSED[name]
+    with pytest.raises(ConfigurationError, match=said):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Boxes([[[1, 2, 3, 4]], []]), Boxes([[], [[1, 2, 3, 4]]])),
+        (Boxes([[[1, 2, 3, 4]]]), Boxes([[[1, 2, 3, 5]]])),
+        (Boxes([[]]), Boxes([[]], min_visible=0.5)),
+        (Keypoints([[[[1, 2], [3, 4]]]]), Keypoints([[[[1, 2], [3, 4]]]], swapped=(1, 0))),
+        (Polygons([[[[1, 2, 3, 4, 5, 6]]]]), Polygons([[[[1, 2, 3, 4, 5, 7]]]])),
+        (Polygons([[[TRIANGLE, TRIANGLE]]]), Polygons([[[TRIANGLE], [TRIANGLE]]])),
+        (Objects([[1]]), Objects([[2]])),
+        (Values([1, 2]), Values([1, 3])),
+        (Masks(["m/a.png", "m/b.png"]), Masks(["m/a.png", "m/c.png"])),
+        (Masks(["a.png"]), Masks(["a.png"], fill=0)),
+    ],
+)
+def test_other_targets_are_another_source(one: Target, other: Target) -> None:
+    assert one.digest() != other.digest()
+    again: Target = pickle.loads(pickle.dumps(one))
+    assert again.digest() == one.digest()
+
+
+def test_masks_are_kept_as_runs_of_one_number_as_far_as_there_is_room(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    masks: list[NDArray[Any]] = [
+        np.zeros((3, 4), np.uint8),
+        rng.integers(0, 3, (9, 7)).astype(np.uint8),
+        rng.integers(0, 2**16, (5, 6)).astype(np.uint16),
+    ]
+    paths = []
+    for number, mask in enumerate(masks):
+        paths.append(tmp_path / f"{number}.png")
+        Image.fromarray(mask).save(paths[-1])
+        assert np.array_equal(_Runs.of(mask).mask(), mask)
+    target = Masks(paths, keep=_BESIDE + 10)
+    for _ in range(2):
+        for number, mask in enumerate(masks):
+            read = target.read(number)
+            assert (read.tolist(), read.dtype) == (mask.tolist(), mask.dtype)
+    paths[0].unlink()  # It was kept: 5 bytes are room for the one run of it.
+    assert target.take(np.array([2, 0])).read(1).tolist() == masks[0].tolist()
+    assert sorted(target._keep._runs) == [0]
+
+
+def test_a_palettes_numbers_are_taken_and_not_its_colours(tmp_path: Path) -> None:
+    image = Image.new("P", (3, 2), 5)
+    image.putpalette([level for level in range(256) for _ in range(3)][::-1])
+    image.save(tmp_path / "mask.png")
+    assert Masks([tmp_path / "mask.png"]).read(0).tolist() == [[5, 5, 5], [5, 5, 5]]
+    Image.new("1", (3, 2), 1).save(tmp_path / "mask.png")
+    assert Masks([tmp_path / "mask.png"]).read(0).tolist() == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_masks_of_a_folder_belong_to_images_at_the_same_place(tmp_path: Path) -> None:
+    for place in ("one/a", "two/a", "two/b"):
+        for folder, ending in (("images", ".jpg"), ("masks", "_seg.png")):
+            path = tmp_path / folder / (place + ending)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (5, 4), len(place) + ord(place[-1]) + ord(place[0])).save(path)
+    found = MaskFolder(tmp_path / "images", tmp_path / "masks", suffix="_seg")
+    assert len(found) == 3
+    for index in range(3):
+        image, target = found[index]
+        assert found.name(index).endswith(".jpg")
+        place = Path(found.name(index)).relative_to(tmp_path / "images").with_suffix("")
+        assert found.annotations["mask"].name(index) == str(tmp_path / "masks" / f"{place}_seg.png")  # type: ignore[attr-defined]
+        assert (image.shape, target["mask"].shape) == ((4, 5, 3), (4, 5))
+    with pytest.raises(ConfigurationError, match=r"of one/a\.jpg there is no one/a\.png: pass suffix="):
+        MaskFolder(tmp_path / "images", tmp_path / "masks")
+    (tmp_path / "masks/two/a_seg.png").unlink()
+    (tmp_path / "masks/two/b_seg.tif").write_bytes(b"")
+    with pytest.raises(ConfigurationError, match=r"there are two/b_seg\.png and two/b_seg\.tif: remove one"):
+        MaskFolder(tmp_path / "images", tmp_path / "masks", suffix="_seg")
+    (tmp_path / "masks/two/b_seg.tif").unlink()
+    back = MaskFolder(tmp_path / "masks", tmp_path / "images", image_suffix="_seg")
+    assert [Path(back.annotations["mask"].name(row)).stem for row in range(2)] == ["a", "b"]  # type: ignore[attr-defined]
+    gap = MaskFolder(tmp_path / "images", tmp_path / "masks", suffix="_seg")
+    with (
+        Loader(gap, evaluate(32), Evaluate(3, batch_size=3)) as loader,
+        pytest.raises(SampleError, match=r"a\.jpg.*its mask .*two/a_seg\.png"),
+    ):
+        next(iter(loader))
+    with pytest.raises(ConfigurationError, match="masks must be a folder"):
+        MaskFolder(tmp_path / "images", tmp_path / "nowhere")
+
+
+def coco(folder: Path, **changes: Any) -> Path:
+    """A file in COCO's format of three images, of which the second has no object."""
+    for number in (7, 8, 9):
+        Image.new("RGB", (60, 40), (number, 0, 0)).save(folder / f"{number}.jpg")
+    person = {"id": 1, "name": "person", "keypoints": ["nose", "left_eye", "right_eye"]}
+    box = {"image_id": 9, "bbox": [5, 6, 20, 10], "category_id": 1, "area": 150.5, "iscrowd": 0}
+    content = {
+        "images": [{"id": number, "file_name": f"{number}.jpg", "height": 40, "width": 60} for number in (9, 7, 8)],
+        "annotations": [
+            {
+                **box,
+                "keypoints": [10, 8, 2, 7, 9, 1, 0, 0, 0],
+                "segmentation": [[5, 6, 25, 6, 25, 16], [5, 6, 6, 7, 8, 9]],
+            },
+            {**box, "category_id": 3, "iscrowd": 1, "segmentation": {"counts": [0, 9], "size": [3, 3]}},
+            {**box, "image_id": 7, "bbox": [0, 0, 60, 40], "category_id": 3, "segmentation": []},
+        ],
+        "categories": [{"id": 3, "name": "dog"}, person],
+        **changes,
+    }
+    path = folder / "instances.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_file_in_cocos_format_says_all_of_its_objects(tmp_path: Path) -> None:
+    found = CocoDetection(tmp_path, coco(tmp_path), keypoints=True, polygons=True)
+    assert found.categories == {1: "person", 3: "dog"}
+    ids = [int(found[index][1]["image_id"]) for index in range(3)]
+    assert ids == [7, 8, 9]
+    _, target = found[2]
+    assert target["boxes"].tolist() == [[5, 6, 25, 16]]
+    assert (target["labels"].tolist(), target["area"].tolist(), target["iscrowd"].tolist()) == ([1], [150.5], [0])
+    assert target["keypoints"].tolist() == [[[10, 8, 2], [7, 9, 1], [0, 0, 0]]]
+    assert [outline.tolist() for outline in target["polygons"][0]] == [
+        [[5, 6], [25, 6], [25, 16]],
+        [[5, 6], [6, 7], [8, 9]],
+    ]
+    assert found[1][1]["boxes"].shape == (0, 4)
+    assert found[0][1]["polygons"] == [[]]
+    assert found.annotations["keypoints"].swapped == (0, 2, 1)  # type: ignore[attr-defined]
+    crowds = CocoDetection(tmp_path, coco(tmp_path), crowds=True, polygons=True, empty=False)
+    assert [int(crowds[index][1]["image_id"]) for index in range(2)] == [7, 9]
+    assert crowds[1][1]["iscrowd"].tolist() == [0, 1]
+    assert [len(outlines) for outlines in crowds[1][1]["polygons"]] == [2, 0]
+
+
+def test_keypoints_and_polygons_are_mirrored_with_their_image(tmp_path: Path) -> None:
+    found = CocoDetection(tmp_path, coco(tmp_path), keypoints=True, polygons=True)
+    recipe = Recipe([Decode(), RandomCrop((40, 60)), HorizontalFlip(1.0)], Output((40, 60)), split=1)
+    with Loader(found, recipe, Refurbish(3, batch_size=3, reuse_factor=1), MemoryStore()) as loader:
+        ((_, targets),) = loader
+    (target,) = (each for each in targets if int(each["image_id"]) == 9)
+    assert target["boxes"].tolist() == [[35, 6, 55, 16]]
+    # The left eye is where the right one would be, which is not labelled.
+    assert target["keypoints"].tolist() == [[[49, 8, 2], [0, 0, 0], [52, 9, 1]]]
+    assert target["polygons"][0][0].tolist() == [[55, 6], [35, 6], [35, 16]]
+    assert (len(target["polygons"]), len(target["polygons"][0])) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"categories": [{"name": "dog"}]}, "must be a file in COCO's format"),
+        ({"images": [{"id": 7, "file_name": "7.jpg"}] * 2}, "must have an id of its own"),
+        ({"annotations": [{"image_id": 7, "bbox": [0, 0, 1, 1]}]}, "must be category_id in each of its annotations"),
+        ({"images": None}, "must be a file in COCO's format"),
+        ({"annotations": [{"image_id": 77, "bbox": [0, 0, 1, 1], "category_id": 1}]}, "but 77 is not"),
+        ({"annotations": [{"image_id": 7, "bbox": [0, 0, -1, 1], "category_id": 1}]}, "second corner"),
+    ],
+)
+def test_what_is_not_in_cocos_format_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        CocoDetection(tmp_path, coco(tmp_path, **changes))
+    with pytest.raises(ConfigurationError, match="must be a file in COCO's format"):
+        CocoDetection(tmp_path, tmp_path / "nothing.json")
+    with pytest.raises(ConfigurationError, match="images must be a folder"):
+        CocoDetection(tmp_path / "nowhere", tmp_path / "nothing.json")
+
+
+def test_an_image_of_another_size_than_its_annotations_are_of_is_a_bad_sample(tmp_path: Path) -> None:
+    path = coco(tmp_path)
+    Image.new("RGB", (40, 60)).save(tmp_path / "8.jpg")
+    with (
+        Loader(CocoDetection(tmp_path, path), evaluate(32), Evaluate(3, batch_size=3)) as loader,
+        pytest.raises(SampleError, match=r"8\.jpg.*annotations are of an image of 40 x 60, but it has 60 x 40"),
+    ):
+        next(iter(loader))

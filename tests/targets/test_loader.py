@@ -1,0 +1,356 @@
+"""Targets through a loader: they are where the served images show them, and the same however these were made."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from dalirefurb import (
+    BadSamplePolicy,
+    Broadcast,
+    Concat,
+    Custom,
+    DiskStore,
+    Evaluate,
+    Kept,
+    Loader,
+    MemoryStore,
+    Output,
+    PartialSource,
+    Prefetch,
+    Recipe,
+    Refurbish,
+    Standard,
+    evaluate,
+    rand_augment,
+)
+from dalirefurb.augment import (
+    Decode,
+    HorizontalFlip,
+    RandomAffine,
+    RandomCrop,
+    RandomPerspective,
+    RandomResizedCrop,
+    RandomRotation,
+    Resize,
+    Stage,
+    VerticalFlip,
+)
+from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.source import Source
+from dalirefurb.store import Store
+from dalirefurb.targets import Annotated, Masks, Objects
+from tests.targets.scenes import COLOURS, COUNT, boxed, boxes_of, masked, sizes
+
+SIZE = 96
+CROP = RandomResizedCrop(SIZE, (0.3, 1.0), interpolation="nearest")
+MOVES: dict[str, tuple[list[Stage], float]] = {
+    "crop and flip": ([CROP, HorizontalFlip()], 0.0),
+    "both flips": ([CROP, HorizontalFlip(), VerticalFlip()], 0.0),
+    "padded crop": ([Resize((SIZE, SIZE), "nearest"), RandomCrop(SIZE, padding=9)], 1.0),
+    "rotation": ([CROP, RandomRotation(25)], 2.5),
+    "affine": ([CROP, RandomAffine(15, (0.1, 0.1), (0.8, 1.2), 10)], 2.5),
+    "perspective": ([CROP, RandomPerspective(0.4, 0.8, "nearest")], 2.5),
+    "four": ([CROP, HorizontalFlip(), RandomRotation(15), RandomAffine(10, (0.1, 0.1))], 4.0),
+}
+"""Stages, and how many pixels of the source the image may lie beside the mask, which is resampled once."""
+
+
+def recipe_of(stages: Sequence[Stage], split: int | str = 1) -> Recipe:
+    return Recipe([Decode(), *stages], Output(SIZE, mean=0.0, std=1.0), split=split)
+
+
+def served(
+    source: Source, recipe: Recipe, epochs: int = 3, store: Store | None = None, **options: Any
+) -> list[tuple[Any, ...]]:
+    """All batches of some epochs, by reuse factor 3."""
+    planner = Refurbish(len(source), batch_size=5, reuse_factor=3, seed=7)
+    with Loader(source, recipe, planner, MemoryStore() if store is None else store, **options) as loader:
+        return [copy.deepcopy(batch) for _ in range(epochs) for batch in loader]
+
+
+def levels(images: torch.Tensor) -> NDArray[np.int64]:
+    """Levels of images, (B, H, W, 3)."""
+    return (images * 255).round().long().permute(0, 2, 3, 1).numpy()
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Tensors in any lists and dictionaries are equal, as are their types."""
+    if isinstance(one, torch.Tensor):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        assert_same([*one.values()], [*other.values()])
+    else:
+        assert len(one) == len(other)
+        for each, its in zip(one, other, strict=True):
+            assert_same(each, its)
+
+
+@pytest.mark.parametrize("kernels", ["numba", "dali"])
+@pytest.mark.parametrize("name", MOVES)
+def test_a_mask_is_where_its_image_is(tmp_path: Path, name: str, kernels: Any) -> None:
+    stages, most = MOVES[name]
+    seen = outside = 0
+    for split in (1, 2, len(stages) + 1):
+        for images, masks in served(masked(tmp_path), recipe_of(stages, split), kernels=kernels):
+            assert (masks.dtype, masks.shape) == (torch.int64, (len(images), SIZE, SIZE))
+            image, mask = levels(images), masks.numpy()
+            shown, filled = image[..., 2] == 255, mask == 255
+            both = shown & ~filled
+            assert np.abs(image[..., 0] - mask)[both].max() <= most
+            # Where one of them ends the other one does, but for a pixel of the edge.
+            assert (shown == ~filled).mean() > (0.97 if most else 0.9999)
+            seen, outside = seen + int(both.sum()), outside + int(filled.sum())
+    assert seen > 100 * outside or name not in ("crop and flip", "both flips")
+    assert outside > 0 or name in ("crop and flip", "both flips")
+
+
+@pytest.mark.parametrize("name", ["crop and flip", "rotation", "affine", "perspective"])
+def test_a_box_is_around_what_it_was_around(tmp_path: Path, name: str) -> None:
+    stages, _ = MOVES[name]
+    told = 0
+    for images, targets in served(boxed(tmp_path), recipe_of(stages, 2), epochs=4):
+        for image, target in zip(levels(images), targets, strict=True):
+            assert target["boxes"].shape == (len(target["labels"]), 4)
+            for box, label in zip(target["boxes"].numpy(), target["labels"].tolist(), strict=True):
+                rows, columns = np.nonzero((image == COLOURS[label]).all(axis=-1))
+                if len(rows) > 40:
+                    around = np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
+                    # The hull of a turned box is cut off, so what is seen of the box need not fill it.
+                    cut = name != "crop and flip" and not (box.min() > 0 and box.max() < SIZE)
+                    more = (box - around) * [-1, -1, 1, 1]
+                    assert more.min() >= -1.6, (box, around)
+                    assert cut or more.max() <= 1.6, (box, around)
+                    told += 1
+            gone = set(range(len(boxes_of(int(target["image_id"]) - 100)))) - set(target["labels"].tolist())
+            for label in gone:
+                assert (image == COLOURS[label]).all(axis=-1).sum() <= 4
+    assert told > 50
+
+
+def test_a_dictionary_for_each_image_has_what_leads_back_to_the_source(tmp_path: Path) -> None:
+    source = boxed(tmp_path)
+    recipe, planner = evaluate(SIZE), Evaluate(COUNT, batch_size=5)
+    seen = []
+    with Loader(source, recipe, planner, MemoryStore()) as loader:
+        for images, targets in loader:
+            assert len(images) == len(targets)
+            for target in targets:
+                assert [*target] == ["boxes", "labels", "image_id", "index", "matrix", "source_size"]
+                index = int(target["index"])
+                assert int(target["image_id"]) == 100 + index
+                assert tuple(target["source_size"].tolist()) == sizes()[index]
+                corners = torch.cat(
+                    [target["boxes"].double().reshape(-1, 2), torch.ones(len(target["boxes"]) * 2, 1)], 1
+                )
+                back = corners @ target["matrix"].T
+                back = (back[:, :2] / back[:, 2:]).reshape(-1, 4)
+                given = torch.tensor(boxes_of(index), dtype=torch.float64).reshape(-1, 4)[target["labels"]]
+                whole = ((target["boxes"] > 0) & (target["boxes"] < SIZE)).all(1)
+                assert torch.allclose(back[whole], given[whole], atol=1e-3)
+                seen.append(index)
+    assert sorted(seen) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("scene", [masked, boxed])
+@pytest.mark.parametrize("kernels", ["numba", "dali"])
+def test_neither_store_nor_groups_change_a_target(tmp_path: Path, scene: Any, kernels: Any) -> None:
+    source, recipe = scene(tmp_path), rand_augment(SIZE)
+    wanted = served(source, recipe, kernels=kernels)
+    planner = Refurbish(len(source), batch_size=5, reuse_factor=3, seed=7)
+    with pytest.warns(UserWarning, match="no store"):
+        unstored = Loader(source, recipe, planner, kernels=kernels)
+    with unstored as loader:
+        assert_same([batch for _ in range(3) for batch in loader], wanted)
+    small = MemoryStore(max_bytes="500KB")
+    assert_same(served(source, recipe, store=small, kernels=kernels), wanted)
+    grouped = Prefetch(batches_per_group=3, look_ahead=2)
+    assert_same(served(source, recipe, prefetch=grouped, kernels=kernels), wanted)
+    kept = Kept(source, tmp_path / "keep")
+    assert_same(served(kept, recipe, kernels=kernels), wanted)
+
+
+@pytest.mark.parametrize("scene", [masked, boxed])
+def test_a_training_goes_on_at_any_batch_with_its_targets(tmp_path: Path, scene: Any) -> None:
+    source, recipe = scene(tmp_path), rand_augment(SIZE)
+    wanted = served(source, recipe)
+
+    def loader() -> Loader:
+        planner = Refurbish(len(source), batch_size=5, reuse_factor=3, seed=7)
+        return Loader(source, recipe, planner, DiskStore(tmp_path / "cache"))
+
+    def endless(loader: Loader) -> Iterator[Any]:
+        while True:
+            yield from loader
+
+    for place in range(len(wanted)):
+        (tmp_path / "cache").unlink(missing_ok=True)
+        with loader() as first:
+            for _ in islice(endless(first), place):
+                pass
+            state = json.dumps(first.state_dict())
+        # The sizes of hits were never read by this loader.
+        with loader() as second:
+            second.load_state_dict(json.loads(state))
+            assert_same([*islice(endless(second), len(wanted) - place)], wanted[place:])
+
+
+def test_ranks_share_the_targets_of_a_batch(tmp_path: Path) -> None:
+    source, recipe = boxed(tmp_path), rand_augment(SIZE)
+    whole, halves = (
+        [
+            [batch for _ in range(2) for batch in loader]
+            for rank in ranks
+            for loader in [
+                Loader(
+                    source,
+                    recipe,
+                    Refurbish(COUNT, batch_size=4, reuse_factor=3, shards=2),
+                    MemoryStore(),
+                    rank=rank,
+                )
+            ]
+        ]
+        for ranks in ([(0, 1)], [(0, 2), (1, 2)])
+    )
+    for batch, one, other in zip(*whole, *halves, strict=True):
+        assert_same(batch[1], [*one[1], *other[1]])
+
+
+def test_little_of_an_object_is_dropped_with_all_that_is_known_of_it(tmp_path: Path) -> None:
+    recipe = recipe_of([CROP], 1)
+    all_of_them, most = (
+        [target for _, targets in served(boxed(tmp_path, min_visible=share), recipe) for target in targets]
+        for share in (0.0, 0.9)
+    )
+    dropped = 0
+    for every, visible in zip(all_of_them, most, strict=True):
+        kept = [row for row, label in enumerate(every["labels"].tolist()) if label in visible["labels"].tolist()]
+        assert torch.equal(every["boxes"][kept], visible["boxes"])
+        dropped += len(every["labels"]) - len(kept)
+    assert dropped > 5
+
+
+def test_ultralytics_form_is_flat_and_normalised(tmp_path: Path) -> None:
+    source, recipe = boxed(tmp_path), rand_augment(SIZE)
+    dicts, flat = served(source, recipe), served(source, recipe, target_form="ultralytics")
+    for (_, one), (_, other) in zip(dicts, flat, strict=True):
+        boxes = torch.cat([target["boxes"] for target in one])
+        centres, sides = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
+        assert torch.allclose(other["bboxes"], torch.cat([centres, sides], 1) / SIZE)
+        assert other["cls"].flatten().tolist() == torch.cat([target["labels"] for target in one]).tolist()
+        assert other["cls"].shape == (len(boxes), 1)
+        counts = torch.tensor([len(target["boxes"]) for target in one])
+        assert other["batch_idx"].tolist() == torch.arange(len(one)).repeat_interleave(counts).tolist()
+
+
+def test_a_subset_has_its_own_targets_and_labels_are_no_part_of_them(tmp_path: Path) -> None:
+    source = boxed(tmp_path)
+    some = source.subset([7, 3, 3])
+    image, target = some[0]
+    assert image.shape == (*sizes()[7], 3)
+    assert target["boxes"].tolist() == [list(box) for box in boxes_of(7)]
+    assert (target["labels"].tolist(), int(target["image_id"])) == ([0, 1, 2], 107)
+    with Loader(some, evaluate(SIZE), Evaluate(3, batch_size=3)) as loader:
+        ((_, targets),) = loader
+    assert [int(each["image_id"]) for each in targets] == [107, 103, 103]
+    assert some.fingerprint() != source.subset([7, 3, 2]).fingerprint()
+    with pytest.raises(ConfigurationError, match=r"have no targets yet.*Annotated\(Concat"):
+        Concat([source, source])
+
+
+def broken(folder: Path, kind: str) -> Annotated:
+    """Masks of which the third one cannot be used."""
+    source = masked(folder)
+    path = folder / "mask_2.png"
+    if kind == "missing":
+        path.unlink()
+    elif kind == "cut off":
+        path.write_bytes(path.read_bytes()[:60])
+    elif kind == "of another size":
+        Image.new("L", (30, 40)).save(path)
+    else:
+        Image.new("RGB", sizes()[2][::-1]).save(path)
+    return source
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("missing", "cannot be read: No such file"),
+        ("cut off", "cannot be decoded"),
+        ("of another size", "must have the size of the image, 104 x 182, EXIF orientation applied, but has 40 x 30"),
+        ("of three channels", "must be an image of one channel"),
+    ],
+)
+def test_a_mask_that_cannot_be_used_makes_a_bad_sample(tmp_path: Path, kind: str, said: str) -> None:
+    source = broken(tmp_path, kind)
+    with pytest.raises(SampleError, match=rf"2\.png.*mask_2\.png.*{said}"):
+        served(source, rand_augment(SIZE), epochs=1)
+    planner = Refurbish(COUNT, batch_size=5, reuse_factor=3)
+    policy = BadSamplePolicy("replace")
+    with Loader(source, recipe_of([CROP]), planner, MemoryStore(), bad_samples=policy, with_indices=True) as loader:
+        for images, masks, indices in (batch for _ in range(3) for batch in loader):
+            assert 2 not in indices.tolist()
+            assert np.array_equal(levels(images)[..., 0], masks.numpy())
+        (bad,) = loader.bad_samples()
+    assert (bad.index, said.split(",")[0] in bad.reason) == (2, True)
+
+
+def test_what_targets_cannot_go_through_is_refused_by_name(tmp_path: Path) -> None:
+    source = boxed(tmp_path)
+    planner = Standard(COUNT, batch_size=4)
+    recipe = recipe_of([CROP, Custom(lambda images: images, "mine")])
+    with pytest.raises(ConfigurationError, match=r"every stage must say what moves where, but 'mine' does not"):
+        Loader(source, recipe, planner)
+
+    class Still(Custom):
+        keeps_place = True
+
+    Loader(source, recipe_of([CROP, Still(lambda images: images, "mine")]), planner).close()
+    recipe = rand_augment(SIZE)
+    with pytest.raises(ConfigurationError, match=r"in several views yet: leave views out"):
+        Loader(source, recipe.at(1), planner, views=[recipe.at(1).view(2)])
+    with pytest.raises(ConfigurationError, match=r"by a PartialSource yet: pass it to a Loader"):
+        PartialSource(source, recipe, planner)
+    with Loader(source, recipe, planner) as loader:
+        with pytest.raises(ConfigurationError, match=r"batches with targets cannot be shared yet"):
+            Broadcast(loader, "targets")
+        with pytest.raises(ConfigurationError, match=r"dali_labels is for labels"):
+            loader.dali_iterator(dali_labels=True)
+        (batch,) = next(loader.dali_iterator())
+        assert len(batch["label"]) == len(batch["data"]) == 4
+    with pytest.raises(ConfigurationError, match=r"target_form is for a source with targets"):
+        Loader(source._source, recipe, planner, target_form="dicts")
+    with pytest.raises(ConfigurationError, match=r'needs one target of boxes.*under the name "labels"'):
+        Loader(masked(tmp_path), recipe, planner, target_form="ultralytics")
+    named = Annotated(source._source, {"index": Objects([[]] * COUNT)})
+    with pytest.raises(ConfigurationError, match=r"other names than index"):
+        Loader(named, recipe, planner)
+    with pytest.raises(ConfigurationError, match=r"target_form must be"):
+        Loader(source, recipe, planner, target_form="yolo")  # type: ignore[arg-type]
+
+
+def test_masks_of_arrays_are_as_those_of_files(tmp_path: Path) -> None:
+    source = masked(tmp_path)
+    arrays = [source[index][1]["mask"] for index in range(COUNT)]
+    same = Annotated(source._source, {"mask": Masks(arrays)})
+    recipe = rand_augment(SIZE)
+    assert_same(served(same, recipe), served(source, recipe))
+    for dtype, fill in (("uint8", 7), ("int32", -100), ("int64", -1)):
+        filled = Annotated(source._source, {"mask": Masks(arrays, dtype=dtype, fill=fill)})
+        for (_, one), (_, other) in zip(served(filled, recipe), served(source, recipe), strict=True):
+            assert str(one.dtype) == f"torch.{dtype}"
+            assert torch.equal(one.long(), torch.where(other == 255, fill, other))

@@ -70,6 +70,7 @@ def map_boxes(
     least = _HORIZON * corners[..., 2].max(axis=1, keepdims=True, initial=0)
     before = corners[..., 2] - least
     corners, there = _cut(corners, np.ones(corners.shape[:2], np.bool_), np.where(before == 0, -_NOTHING, before))
+    corners[..., 2] = np.where(there, np.maximum(corners[..., 2], least), 1)  # far away roundings are large
     whole = _hull(corners, there)
     for line in geometry.lines.transpose(1, 0, 2):
         corners, there = _cut(corners, there, np.einsum("mvi,mi->mv", corners, line[rows]))
@@ -77,7 +78,8 @@ def map_boxes(
     most = np.array(size[::-1], np.float64)
     first, last = np.clip(low, 0, most), np.clip(high, 0, most)
     sides = np.maximum(last - first, 0)
-    stay = np.all([there.any(axis=1), (boxes[:, :2] < boxes[:, 2:]).all(axis=1), (sides > 0).all(axis=1)], axis=0)
+    # Where nothing is left the hull is empty: it begins at inf and ends at -inf.
+    stay = np.logical_and((boxes[:, :2] < boxes[:, 2:]).all(axis=1), (sides > 0).all(axis=1))
     area = sides.prod(axis=1) * (1 + _ROUNDING)
     hull = (whole[1][stay] - whole[0][stay]).prod(axis=1)
     stay[stay] = (area[stay] >= min_area) & (area[stay] >= min_visible * hull)

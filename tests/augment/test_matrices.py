@@ -327,6 +327,14 @@ class OtherColours(HorizontalFlip):
         return images
 
 
+@dataclass(frozen=True)
+class Moving(Invert):
+    """A stage of the user's own that is derived from one of colours, and moves something."""
+
+    def apply(self, images: Any, parameters: Any) -> Any:
+        return images
+
+
 class KeepsPlace(Custom):
     """A function of the user's own that changes colours."""
 
@@ -344,6 +352,7 @@ class OtherChances(HorizontalFlip):
 def test_a_class_with_another_apply_says_anew_where_things_go() -> None:
     mirror, sides = {"mirror": np.array([1])}, (np.array([4]), np.array([6]))
     assert OtherPixels().matrices(mirror, *sides) is None
+    assert Moving().matrices({}, *sides) is None
     assert np.array_equal(OtherColours().matrices(mirror, *sides), [np.eye(3)])  # type: ignore[arg-type]
     assert np.array_equal(OtherChances().matrices(mirror, *sides), [[[-1, 0, 6], [0, 1, 0], [0, 0, 1]]])
     own = KeepsPlace(lambda images: images ^ 255, "own")

@@ -18,6 +18,7 @@ from dalirefurb.targets.masks import KINDS, MADE, warp_labels, warp_mask
 
 SIZE = (23, 31)
 FILL = 9
+NO_LINES = np.empty((0, 3))
 
 numbers = st.one_of(st.sampled_from([-1.0, 0.0, 0.5, 1.0, 2.0]), st.floats(-3, 3))
 shifts = st.one_of(st.integers(-40, 40).map(float), st.floats(-40, 40))
@@ -59,7 +60,7 @@ def warp_batch(
     """Show masks in images that were nowhere cut off on the way."""
     made = np.empty((len(labels), *size), labels[0].dtype)
     for own, source_map, row in zip(labels, maps, made, strict=True):
-        warp_mask(own, source_map, np.empty((0, 3)), fill, row)
+        warp_mask(own, source_map, NO_LINES, fill, row)
     return made
 
 
@@ -81,6 +82,19 @@ def test_compiled_code_shows_what_numpy_shows(
     assert np.array_equal(expected, one_by_one(labels, source_map, borders))
 
 
+@pytest.mark.parametrize("third", [0.1, 0.7, 3.0, 7.7])
+def test_centres_where_two_pixels_meet_are_rounded_alike(third: float) -> None:
+    """Those of a map to centres half of a pixel further, which is multiplied by a number that is not seen."""
+    labels, source_map = np.arange(40 * 40, dtype=np.int32).reshape(40, 40), third * np.eye(3)
+    source_map[:2, 2] = third * 0.5
+    for each in (source_map, source_map[[1, 0, 2]]):
+        made, expected = np.empty(SIZE, np.int32), np.empty(SIZE, np.int32)
+        warp_mask(labels, each, NO_LINES, FILL, made)
+        warp_labels(labels, each, NO_LINES, FILL, expected)
+        assert np.array_equal(made, expected)
+        assert np.array_equal(made, one_by_one(labels, each, NO_LINES))
+
+
 @pytest.mark.parametrize("made", MADE)
 @pytest.mark.parametrize("kind", KINDS)
 def test_labels_become_any_type_also_without_a_compiler(kind: str, made: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +103,7 @@ def test_labels_become_any_type_also_without_a_compiler(kind: str, made: str, mo
     source_map = np.eye(3) + rng.normal(0, 0.1, (3, 3))
     one, other, fill = np.empty(SIZE, made), np.empty(SIZE, made), 255 if made == "uint8" else -100
     warp_mask(labels, source_map, lines, fill, one)
-    monkeypatch.setattr(masks.importlib.util, "find_spec", lambda name: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(masks, "warp_of", lambda kind, made: warp_labels)
     warp_mask(labels, source_map, lines, fill, other)
     assert np.array_equal(one, other)
     assert {fill} < {*one.ravel().tolist()}

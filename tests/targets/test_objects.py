@@ -163,6 +163,15 @@ def test_the_least_area_and_the_least_share_are_met_by_what_has_just_as_much() -
     assert visible.tolist() == [True, False, True]
 
 
+def test_a_box_of_the_least_area_stays_however_its_coordinates_are_rounded() -> None:
+    scales = np.linspace(0.3, 5, 500)
+    maps = placed(np.zeros((500, 2)), scales[:, None])
+    boxes = 3.3 + np.stack([0 * scales, 0 * scales, scales, scales], axis=1)
+    areas = (boxes[:, 2:] / scales[:, None] - boxes[:, :2] / scales[:, None]).prod(axis=1)
+    assert (areas < 1).any()
+    assert map_boxes(boxes, np.arange(500), maps, SIZE)[1].all()
+
+
 def test_three_hundred_instances_of_one_image_are_mirrored() -> None:
     rng = np.random.default_rng(0)
     first = rng.integers(0, 40, (300, 2))
@@ -182,6 +191,7 @@ def test_three_hundred_instances_of_one_image_are_mirrored() -> None:
         ([10, 5, 75, 6], [80 / 7, 40 / 7, 64, 48]),  # the right end is at column 1200
         ([10, 5, 90, 6], [80 / 7, 40 / 7, 64, 48]),  # and this one behind the horizon
         ([10, 5, 80, 6], [80 / 7, 40 / 7, 64, 48]),
+        ([10, 5, 1e15, 6], [80 / 7, 40 / 7, 64, 48]),
     ],
 )
 def test_of_a_box_that_reaches_behind_the_horizon_the_part_before_it_counts(box: list[float], cut: list[float]) -> None:

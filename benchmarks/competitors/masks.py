@@ -9,7 +9,7 @@ from rows import WITH_MASKS, DataLoaderRow, Job, Row
 
 
 class MaskedRow(DataLoaderRow):
-    """torchvision v2's transforms of an image and its mask, in PyTorch's DataLoader: crop, flip, colours."""
+    """torchvision v2's transforms of an image and its mask, in PyTorch's DataLoader: crop and flip."""
 
     packages = ("torch", "PIL", "torchvision_v2")
 
@@ -27,7 +27,6 @@ class MaskedRow(DataLoaderRow):
             [
                 v2.RandomResizedCrop(job.size, scale=(0.25, 1), antialias=True),
                 v2.RandomHorizontalFlip(),
-                v2.ColorJitter(0.4, 0.4, 0.4, 0.1),
                 v2.ToDtype({tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64, "others": None}, scale=True),
                 v2.Normalize(tv.MEAN, tv.STD),
             ]

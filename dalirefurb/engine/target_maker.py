@@ -154,10 +154,10 @@ class TargetMaker:
                 jobs += own
             elif isinstance(target, Values):
                 values[name] = target.values[shown]
-        values |= self._objects(shown, places)
+        values |= self._objects(shown, sizes, places)
         return BatchTargets(values, places.maps, sizes), jobs
 
-    def _objects(self, shown: NDArray[np.int64], places: Geometry) -> dict[str, Any]:
+    def _objects(self, shown: NDArray[np.int64], sizes: NDArray[np.int64], places: Geometry) -> dict[str, Any]:
         """Map all objects of a batch, and drop those of which too little is left."""
         objects = {name: each for name, each in self._targets.items() if isinstance(each, ObjectTarget)}
         taken = {name: each.rows.take(shown) for name, each in objects.items()}
@@ -169,6 +169,8 @@ class TargetMaker:
         for name, target in objects.items():
             values = taken[name].values
             if isinstance(target, Boxes):
+                if target.normalized:
+                    values = values * np.tile(sizes[rows, ::-1], 2)
                 boxes, kept = map_boxes(
                     values, rows, places, size, min_area=target.min_area, min_visible=target.min_visible
                 )
@@ -180,7 +182,7 @@ class TargetMaker:
         made: dict[str, Any] = {name: each if stay.all() else each.kept(stay) for name, each in taken.items()}
         for name, target in objects.items():
             if isinstance(target, Polygons):
-                made[name] = _outlines(target, made[name], kept_rows, places.maps)
+                made[name] = _outlines(target, made[name], kept_rows, sizes, places.maps)
         return made
 
     def _masks(
@@ -230,12 +232,19 @@ def _points(
 
 
 def _outlines(
-    target: Polygons, found: Ragged, rows: NDArray[np.int64], maps: NDArray[np.float64]
+    target: Polygons,
+    found: Ragged,
+    rows: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    maps: NDArray[np.float64],
 ) -> list[list[list[NDArray[np.float32]]]]:
     """Map the outlines of a batch's objects, which `rows` says the images of; one behind a horizon is left out."""
     firsts, ends = found.values[:, 0], found.values[:, 1]
     outlines = target.outlines.take(ranges(firsts, ends - firsts))
-    vertices, whole = map_polygons(outlines.values, outlines.counts, np.repeat(rows, ends - firsts), maps)
+    of_images, points = np.repeat(rows, ends - firsts), outlines.values
+    if target.normalized:
+        points = points * sizes[np.repeat(of_images, outlines.counts), ::-1]
+    vertices, whole = map_polygons(points, outlines.counts, of_images, maps)
     parts = Ragged(vertices, outlines.offsets).parts() if len(outlines) else []
     of_objects = iter(zip(parts, whole.tolist(), strict=True))
     counts = iter((ends - firsts).tolist())

@@ -8,7 +8,8 @@ A recipe's stages each say where they put things, as one matrix for each image, 
 once, by all of them together, however the image itself was made: computed just then, or from a cache.
 
     Annotated(source, targets)       any source, with targets by name
-    MaskFolder, CocoDetection        of files as they usually lie
+    MaskFolder, CocoDetection,       of files as they usually lie
+    YoloFolder
 
     Boxes, Keypoints, Polygons       of objects, any number in each image
     Objects                          what else is known of each object, such as its class
@@ -27,3 +28,4 @@ from dalirefurb.targets.kinds import Polygons as Polygons
 from dalirefurb.targets.kinds import Values as Values
 from dalirefurb.targets.mask_folder import MaskFolder as MaskFolder
 from dalirefurb.targets.mask_images import Masks as Masks
+from dalirefurb.targets.yolo import YoloFolder as YoloFolder

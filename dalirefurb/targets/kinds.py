@@ -93,6 +93,7 @@ class Boxes(ObjectTarget):
             corner; an empty list where there are none.
         format: What the four numbers are: "xyxy", corners, the second one not above or left of the first one; "xywh", a
             corner, width and height; or "cxcywh", centre, width and height.
+        normalized: Whether the numbers are shares of the image's width and height, as in YOLO's files, not pixels.
         min_area: Pixels of the served image that a clipped box must have at least.
         min_visible: Share 0..1 of its area, once it is mapped, that must be inside of the served image at least.
 
@@ -105,6 +106,7 @@ class Boxes(ObjectTarget):
         boxes: Sequence[Any],
         format: BoxFormat = "xyxy",
         *,
+        normalized: bool = False,
         min_area: float = 1.0,
         min_visible: float = 0.0,
     ) -> None:
@@ -126,10 +128,11 @@ class Boxes(ObjectTarget):
                 f"{rows.values[wrong[0]].tolist()} in format={format!r}: name the format that they are in"
             )
         self.rows = Ragged(values, rows.offsets)
+        self.normalized = bool(normalized)
 
     def digest(self) -> str:
-        """Hash all values, and what is dropped."""
-        return digest_of(super().digest(), np.array([self.min_area, self.min_visible]))
+        """Hash all values, what they are, and what is dropped."""
+        return digest_of(super().digest(), np.array([self.min_area, self.min_visible, self.normalized]))
 
 
 class Keypoints(ObjectTarget):
@@ -174,6 +177,7 @@ class Polygons(ObjectTarget):
     Args:
         polygons: For each sample its objects, each a list of outlines, which are (v, 2), or flat as COCO has them,
             (2 v,): x and y in pixels of the source's image, upright. An object may have none.
+        normalized: Whether the numbers are shares of the image's width and height, as in YOLO's files, not pixels.
 
     Attributes:
         rows: For each object where its outlines begin and end among all, (m, 2).
@@ -183,7 +187,7 @@ class Polygons(ObjectTarget):
         ConfigurationError: If they are no such polygons.
     """
 
-    def __init__(self, polygons: Sequence[Sequence[Sequence[ArrayLike]]]) -> None:
+    def __init__(self, polygons: Sequence[Sequence[Sequence[ArrayLike]]], *, normalized: bool = False) -> None:
         outlines = [outline for sample in polygons for each in sample for outline in each]
         try:
             vertices = [np.reshape(np.asarray(each, np.float64), (-1, 2)) for each in outlines]
@@ -194,6 +198,7 @@ class Polygons(ObjectTarget):
                 f"polygons must be x and y of each vertex, for each sample a list of objects, for each object a list "
                 f"of outlines: {error}"
             ) from error
+        self.normalized = bool(normalized)
         self.outlines = Ragged.of(vertices, "vertices of outlines, by their number,", (2,), "float64")
         ends = np.cumsum([len(each) for sample in polygons for each in sample], dtype=np.int64)
         ranges = np.stack([np.concatenate([[0], ends[:-1]])[: len(ends)], ends], axis=1)
@@ -207,7 +212,7 @@ class Polygons(ObjectTarget):
 
     def digest(self) -> str:
         """Hash the vertices of all outlines, and which objects they are of."""
-        return digest_of(super().digest(), self.outlines.values, self.outlines.offsets)
+        return digest_of(super().digest(), self.outlines.values, self.outlines.offsets, np.array(self.normalized))
 
 
 class Objects(ObjectTarget):

@@ -49,7 +49,7 @@ class MaskFolder(Annotated):
         dtype: str = "int64",
         keep: Budget = "10%",
     ) -> None:
-        paths, found = _files(images, "images"), _files(masks, "masks")
+        paths, found = image_files(images, "images"), image_files(masks, "masks")
         by_place: dict[str, str] = {}
         for place in found:
             if (other := by_place.setdefault(_stem(place), place)) != place:
@@ -72,7 +72,7 @@ class MaskFolder(Annotated):
         super().__init__(source, {"mask": Masks(files, fill=fill, dtype=dtype, keep=keep)})
 
 
-def _files(folder: PathLike, name: str) -> list[str]:
+def image_files(folder: PathLike, name: str) -> list[str]:
     """List a folder's image files, at any depth, by their places in it, sorted."""
     remedy = "pass the path of one folder, such as 'photos/images'"
     require(isinstance(folder, (str, os.PathLike)) and Path(folder).is_dir(), name, "a folder", folder, remedy)

@@ -1,6 +1,7 @@
 """The training pipelines that users copy: they run, learn, resume, and need public names only."""
 
 import ast
+import importlib
 import importlib.util
 import os
 import pickle
@@ -26,8 +27,8 @@ from tests.pictures import picture, write_folder
 pytestmark = pytest.mark.usefixtures("traced_once")
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "pipelines").glob("*.py"))
-PIPELINES = [path for path in SCRIPTS if path.stem != "dali_imagenet"]
-"""Whole trainings, with checkpoints."""
+PIPELINES = [path for path in SCRIPTS if path.stem not in ("dali_imagenet", "segmentation")]
+"""Whole trainings, with checkpoints within epochs."""
 
 SMALL_CIFAR = ["--width", "2", "--batch-size", "16", "--epochs", "2", "--reuse-factor", "3"]
 SMALL_RESNET = ["--depth", "18", "--size", "32", "--batch-size", "8", "--epochs", "2"]
@@ -195,6 +196,29 @@ def test_training_learns(cifar, mosaics, capsys):
     cifar.main(["--data", str(mosaics), *arguments])
     losses = [line[1] for line in lines(capsys.readouterr().out)]
     assert losses[-1] < 0.9 * losses[0]
+
+
+def test_segmentation_learns_what_is_drawn_and_goes_on_from_its_checkpoint(tmp_path, capsys):
+    pipeline = module("segmentation")
+    arguments = ["--made", "60", "--size", "32", "--batch-size", "9", "--learning-rate", "0.01"]
+
+    def said(*more):
+        pipeline.main([*arguments, *map(str, more)])
+        found = re.findall(
+            r"epoch (\d+)  loss ([\d.]+)  hits \d+  misses \d+  mean IoU ([\d.]+)%", capsys.readouterr().out
+        )
+        return [(int(epoch), float(loss), float(iou)) for epoch, loss, iou in found]
+
+    whole = said("--epochs", 4)
+    assert [epoch for epoch, _, _ in whole] == [0, 1, 2, 3]
+    assert whole[-1][1] < whole[0][1]
+    checkpoint = tmp_path / "model.pt"
+    parts = said("--epochs", 2, "--checkpoint", checkpoint) + said("--epochs", 4, "--checkpoint", checkpoint)
+    assert parts == whole
+    with pytest.raises(SystemExit, match="pass --images and --masks, or --made"):
+        pipeline.main(["--images", str(tmp_path)])
+    with pytest.raises(SystemExit, match="error: images must be a folder of image files"):
+        pipeline.main(["--images", str(tmp_path), "--masks", str(tmp_path)])
 
 
 def test_both_formats_of_cifar10_are_read_as_they_were_written(cifar, pickled, mosaics):
@@ -542,13 +566,16 @@ def test_a_pipeline_imports_public_names_and_nothing_else_of_the_package(path):
             assert {alias.name.split(".")[0] for alias in node.names} <= allowed
         elif isinstance(node, ast.ImportFrom) and node.module == "dalirefurb":
             assert {alias.name for alias in node.names} <= set(dalirefurb.__all__)
+        elif isinstance(node, ast.ImportFrom) and node.module in ("dalirefurb.augment", "dalirefurb.targets"):
+            assert {alias.name for alias in node.names} <= {*dir(importlib.import_module(node.module))}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0
             assert node.module.split(".")[0] in allowed
 
 
 def test_there_are_pipelines():
-    assert [path.stem for path in SCRIPTS] == ["cifar10_autoaugment", "dali_imagenet", "imagenet_randaugment"]
+    expected = ["cifar10_autoaugment", "dali_imagenet", "imagenet_randaugment", "segmentation"]
+    assert [path.stem for path in SCRIPTS] == expected
 
 
 def test_a_pipeline_trains_on_photographs(imagenet, shared_data, capsys, monkeypatch):

@@ -14,11 +14,22 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dalirefurb import Evaluate, FileList, Loader, MemoryStore, Refurbish, evaluate
-from dalirefurb.augment import Decode, HorizontalFlip, RandomCrop
+from dalirefurb.augment import Decode, HorizontalFlip, RandomCrop, Resize
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.targets import Annotated, Boxes, CocoDetection, Keypoints, MaskFolder, Masks, Objects, Polygons, Values
+from dalirefurb.targets import (
+    Annotated,
+    Boxes,
+    CocoDetection,
+    Keypoints,
+    MaskFolder,
+    Masks,
+    Objects,
+    Polygons,
+    Values,
+    YoloFolder,
+)
 from dalirefurb.targets.kinds import Target
 from dalirefurb.targets.mask_images import _BESIDE, _Runs
 from dalirefurb.targets.ragged import Ragged
@@ -111,6 +122,8 @@ def test_what_is_no_target_is_refused(name: str) -> None:
         (Boxes([[[1, 2, 3, 4]], []]), Boxes([[], [[1, 2, 3, 4]]])),
         (Boxes([[[1, 2, 3, 4]]]), Boxes([[[1, 2, 3, 5]]])),
         (Boxes([[]]), Boxes([[]], min_visible=0.5)),
+        (Boxes([[[0, 0, 1, 1]]]), Boxes([[[0, 0, 1, 1]]], normalized=True)),
+        (Polygons([[[TRIANGLE]]]), Polygons([[[TRIANGLE]]], normalized=True)),
         (Keypoints([[[[1, 2], [3, 4]]]]), Keypoints([[[[1, 2], [3, 4]]]], swapped=(1, 0))),
         (Polygons([[[[1, 2, 3, 4, 5, 6]]]]), Polygons([[[[1, 2, 3, 4, 5, 7]]]])),
         (Polygons([[[TRIANGLE, TRIANGLE]]]), Polygons([[[TRIANGLE], [TRIANGLE]]])),
@@ -278,3 +291,42 @@ def test_an_image_of_another_size_than_its_annotations_are_of_is_a_bad_sample(tm
         pytest.raises(SampleError, match=r"8\.jpg.*annotations are of an image of 40 x 60, but it has 60 x 40"),
     ):
         next(iter(loader))
+
+
+def yolo(folder: Path, **lines: str) -> YoloFolder:
+    """Images of three sizes, two of which have a file."""
+    for number, size in enumerate(((60, 40), (80, 80), (50, 100))):
+        path = folder / "images" / "part" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", size).save(path)
+    (folder / "labels" / "part").mkdir(parents=True, exist_ok=True)
+    written = {"0": "1 0.5 0.5 0.5 0.25\n\n0 0 0 0.5 0 0.5 1\n", "2": "0 0.25 0.25 0.5 0.5", **lines}
+    for name, text in written.items():
+        (folder / "labels" / "part" / f"{name}.txt").write_text(text)
+    return YoloFolder(folder / "images", folder / "labels", names=["cat", "dog"], polygons=True, min_visible=0.1)
+
+
+def test_objects_of_yolos_files_are_shares_of_their_images_sides(tmp_path: Path) -> None:
+    found = yolo(tmp_path)
+    assert found.classes == ["cat", "dog"]
+    recipe = Recipe([Decode(), Resize((100, 200))], Output((100, 200)), split=1)
+    with Loader(found, recipe, Evaluate(3, batch_size=3)) as loader:
+        ((_, targets),) = loader
+    by_index = {int(target["index"]): target for target in targets}
+    assert by_index[0]["boxes"].tolist() == [[50, 37.5, 150, 62.5], [0, 0, 100, 100]]
+    assert by_index[0]["labels"].tolist() == [1, 0]
+    assert [len(outlines) for outlines in by_index[0]["polygons"]] == [0, 1]
+    assert by_index[0]["polygons"][1][0].tolist() == [[0, 0], [100, 0], [100, 100]]
+    assert by_index[1]["boxes"].shape == (0, 4)
+    assert by_index[2]["boxes"].tolist() == [[0, 0, 100, 50]]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["cat 0.5 0.5 0.1 0.1", "0 0.5 0.5 0.1", "0.5 0.5 0.5 0.1 0.1", "2 0.5 0.5 0.1 0.1", "0 0 0 1 1 0.5", "-1 0 0 1 1"],
+)
+def test_a_line_of_another_format_is_named(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"labels/part/1\.txt, line 2: it must be a class below 2, and centre"):
+        yolo(tmp_path, **{"1": f"0 0.5 0.5 0.1 0.1\n{line}\n"})
+    with pytest.raises(ConfigurationError, match=r"of part/0\.jpg there is no"):
+        YoloFolder(tmp_path / "images", tmp_path / "images")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -46,10 +48,12 @@ from dalirefurb.augment import (
     Stage,
     VerticalFlip,
 )
-from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.augment.geometry import Geometry, geometry
+from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchError
 from dalirefurb.source import Source
+from dalirefurb.source.contract import without_targets
 from dalirefurb.store import Store
-from dalirefurb.targets import Annotated, Masks, Objects
+from dalirefurb.targets import Annotated, Boxes, Keypoints, Masks, Objects, Polygons
 from tests.targets.scenes import COLOURS, COUNT, boxed, boxes_of, masked, sizes
 
 SIZE = 96
@@ -354,3 +358,144 @@ def test_masks_of_arrays_are_as_those_of_files(tmp_path: Path) -> None:
         for (_, one), (_, other) in zip(served(filled, recipe), served(source, recipe), strict=True):
             assert str(one.dtype) == f"torch.{dtype}"
             assert torch.equal(one.long(), torch.where(other == 255, fill, other))
+
+
+def test_padding_is_told_in_each_images_dictionary(tmp_path: Path) -> None:
+    source, planner = boxed(tmp_path), Evaluate(COUNT, batch_size=5, pad=True)
+    with Loader(source, evaluate(SIZE), planner, with_indices=True) as loader:
+        batches = list(loader)
+    for images, targets, indices in batches:
+        assert [int(target["index"]) for target in targets] == indices.tolist()
+        assert len(images) == len(targets) == 5
+    assert [int(target["index"]) for target in batches[-1][1]].count(-1) == 3
+
+
+def test_every_tensor_of_a_batch_is_put_where_the_batch_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects of a batch together, not one by one."""
+    put: list[torch.Tensor] = []
+
+    def pinned(tensor: torch.Tensor) -> torch.Tensor:
+        put.append(tensor)
+        return tensor.clone()
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pinned)
+    boxes, polygons = [[[1, 2, 30, 40]]] * COUNT, [[[[[1, 2], [30, 2], [30, 40]]]]] * COUNT
+    plain = boxed(tmp_path)._source
+    source = Annotated(plain, {"boxes": Boxes(boxes), "labels": Objects([[1]] * COUNT), "outlines": Polygons(polygons)})
+    for form in (None, "ultralytics"):
+        put.clear()
+        with Loader(
+            source, evaluate(SIZE), Evaluate(COUNT, batch_size=6), pin_memory=True, target_form=form, kernels="numba"
+        ) as loader:
+            batches = [targets for _, targets in loader]
+        own = [each for each in put if each.shape[-2:] != (SIZE, SIZE)]
+        outlines = [
+            part
+            for targets in batches
+            for image in (targets["outlines"] if form else [target["outlines"] for target in targets])
+            for each in image
+            for part in each
+        ]
+        assert len(outlines) > 0
+        assert all(isinstance(part, torch.Tensor) for part in outlines)
+        assert len(own) == 2 * (2 + (3 if form is None else 1)) + len(outlines)
+
+
+def test_no_object_in_a_whole_data_set_is_no_fault(tmp_path: Path) -> None:
+    nothing: list[Any] = [[]] * COUNT
+    targets = {"boxes": Boxes(nothing), "points": Keypoints(nothing, swapped=(1, 0)), "outlines": Polygons(nothing)}
+    with Loader(
+        Annotated(boxed(tmp_path)._source, targets), rand_augment(SIZE), Standard(COUNT, batch_size=6)
+    ) as loader:
+        for _, batch in loader:
+            assert {tuple(target["boxes"].shape) for target in batch} == {(0, 4)}
+            assert {tuple(target["points"].shape) for target in batch} == {(0, 2, 3)}
+            assert [target["outlines"] for target in batch] == [[]] * len(batch)
+
+
+def test_points_of_keypoints_keep_their_convention(tmp_path: Path) -> None:
+    """Mirrored, whole numbers that are pixels' centres are others than those that are corners."""
+    recipe = Recipe([Decode(), Resize((SIZE, SIZE), "nearest"), HorizontalFlip(1.0)], Output(SIZE), split=1)
+    points = [[[[0.0, 0.0, 2], [width - 1, height - 1, 1]]] for height, width in sizes()]
+    source = boxed(tmp_path)._source
+    both = {"centres": Keypoints(points, pixel_centres=True), "corners": Keypoints(points)}
+    with Loader(Annotated(source, both), recipe, Standard(COUNT, batch_size=6)) as loader:
+        for _, targets in loader:
+            for target in targets:
+                height, width = target["source_size"].tolist()
+                first, last = target["centres"][0].tolist()
+                x, y = SIZE / width / 2, SIZE / height / 2
+                assert np.allclose(first, [SIZE - x - 0.5, y - 0.5, 2], atol=1e-4)
+                assert np.allclose(last, [x - 0.5, SIZE - y - 0.5, 1], atol=1e-4)
+                assert np.allclose(target["corners"][0, 1], [2 * x, SIZE - 2 * y, 1], atol=1e-4)
+
+
+def test_a_row_says_the_same_whatever_else_is_in_its_batch(tmp_path: Path) -> None:
+    source = boxed(tmp_path)
+    recipe = recipe_of([CROP, RandomRotation((0.0, 20.0)), RandomAffine(5, (0.1, 0.1))], 2)
+    planner = Standard(COUNT, batch_size=COUNT, seed=3)
+    plan = planner.plan(0, 0)
+    heights, widths = np.array(sizes())[plan.indices].T
+
+    def of(rows: NDArray[np.int64]) -> Geometry:
+        given = {"versions": plan.version[rows], "servings": plan.serving[rows]}
+        shown = plan.indices[rows]
+        return geometry(recipe, seed=3, indices=shown, shown=shown, heights=heights[rows], widths=widths[rows], **given)
+
+    whole = of(np.arange(COUNT))
+    assert (whole.lines != (0, 0, 1)).any()
+    for row in range(COUNT):
+        alone = of(np.array([row]))
+        assert np.array_equal(alone.maps[0], whole.maps[row])
+        own = [line for line in whole.lines[row].tolist() if line != [0, 0, 1]]
+        assert alone.lines[0].tolist() == own
+    with Loader(source, recipe, planner) as loader:
+        ((_, targets),) = loader
+    assert len(targets) == COUNT
+
+
+def test_a_loader_ends_while_masks_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their storage hangs; who leaves the loop does not wait for it."""
+    source, hangs = masked(tmp_path), threading.Event()
+    usual = Masks.fitting
+    reads = 0
+
+    def slow(masks: Masks, sample: int, size: tuple[int, int]) -> NDArray[Any]:
+        nonlocal reads
+        reads += 1
+        if reads > 2 * COUNT:
+            hangs.wait(60)
+        return usual(masks, sample, size)
+
+    monkeypatch.setattr(Masks, "fitting", slow)
+    loader = Loader(source, recipe_of([CROP]), Refurbish(COUNT, batch_size=4, reuse_factor=3), MemoryStore())
+    for number, _ in enumerate(loader):
+        if number == 0:
+            break
+    began = time.monotonic()
+    loader.close()
+    hangs.set()
+    assert time.monotonic() - began < 30
+
+
+def test_caches_of_images_know_no_targets(tmp_path: Path) -> None:
+    """Other targets are another training, of the same images."""
+    recipe, planner = rand_augment(SIZE), Refurbish(COUNT, batch_size=4, reuse_factor=3)
+    one, other = boxed(tmp_path), boxed(tmp_path, min_visible=0.5)
+    path = tmp_path / "cache"
+    with Loader(one, recipe, planner, DiskStore(path)) as loader:
+        for _ in loader:
+            pass
+        state = loader.state_dict()
+    with Loader(other, recipe, planner, DiskStore(path)) as loader:
+        with pytest.raises(StateMismatchError):
+            loader.load_state_dict(state)
+        loader.set_epoch(1)
+        for _ in loader:
+            pass
+        assert loader.stats().hits > 0
+    Kept(one, tmp_path / "keep").fill()
+    assert Kept(other, tmp_path / "keep").fill() == COUNT
+    subset, its = one.subset([1, 2]), other.subset([1, 2])
+    assert without_targets(subset.fingerprint()) == without_targets(its.fingerprint()) != subset.fingerprint()

@@ -547,6 +547,20 @@ def test_keeps_and_pipelines_take_turns_with_loaders(folder, tmp_path, monkeypat
 
 
 @pytest.mark.weekly
+def test_masks_are_made_beside_photographs_and_loaded_with_them(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment, "keep_memory", lambda: None)
+    out, nowhere = tmp_path / "x.json", tmp_path / "python"
+    written, printed = quick("segmentation", out, "--data", folder, "--competitors", nowhere)
+    results = written["results"]
+    assert {each["contender"] for each in results["slices"]} == {"standard", "reuse factor 3", "decoded images kept"}
+    assert [each["name"] for each in results["claims"]] == [
+        "reuse factor 3 / standard",
+        "decoded images kept / standard",
+    ]
+    assert "left out: competitors' environment: not there" in printed
+
+
+@pytest.mark.weekly
 def test_trainings_that_share_a_loader_are_compared_with_one(folder, tmp_path):
     written, printed = quick("broadcast", tmp_path / "x.json", "--data", folder)
     turns = written["results"]["turns"]

@@ -299,6 +299,7 @@ def assemble(
         in_flight=depths.partial_ahead if apart or factory.leaves_rest else depths.look_ahead,
         depths=depths,
         features=None if assistant is None else assistant.features,
+        targets=targets,
         tally=tally,
     )
     finisher = Finisher(
@@ -309,7 +310,6 @@ def assemble(
         batches_per_group=depths.batches_per_group,
         pin_memory=configuration.pin_memory and devices.final == "cpu",
         tally=tally,
-        targets=targets,
     )
     facts = Facts.of(planner, recipe, given, depths, dali_goes_on(kernels, recipe, final=not partial_served))
     return Engine(

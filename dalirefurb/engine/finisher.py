@@ -30,7 +30,7 @@ from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
 from dalirefurb.engine.cuda_final import CudaFinal
 from dalirefurb.engine.preparer import Prepared, failed_in_graph
 from dalirefurb.engine.stats import Tally
-from dalirefurb.engine.target_maker import BatchTargets, TargetMaker
+from dalirefurb.engine.target_maker import BatchTargets
 from dalirefurb.errors import LoaderError
 
 Finishing = FinalGraph | FinalFeeds | FinalViews | CudaFinal
@@ -85,7 +85,6 @@ class Finisher:
             batches counts n times.
         pin_memory: Whether images are copied into pinned memory.
         tally: Counter of what the thread does, see `Stats`.
-        targets: Maker of what belongs to the images beside labels; None: the source has none.
     """
 
     def __init__(
@@ -98,7 +97,6 @@ class Finisher:
         batches_per_group: int,
         pin_memory: bool,
         tally: Tally,
-        targets: TargetMaker | None = None,
     ) -> None:
         self._recipes = recipes
         self._cache = cache
@@ -107,7 +105,6 @@ class Finisher:
         self._batches_per_group = batches_per_group
         self._pin_memory = pin_memory
         self._tally = tally
-        self._targets = targets
 
     def abandon(self, prepared: Iterable[Prepared]) -> None:
         """Give back what groups that nobody will finish have; there are any if no thread came to do it."""
@@ -140,8 +137,6 @@ class Finisher:
             while not running or (self._begun(running) < self._in_flight and len(prepared)):
                 taken = prepared.take()
                 try:
-                    # First, since nobody would collect a group that fails once a graph has it.
-                    taken = self._with_targets(taken)
                     self._submit(taken)
                 except BaseException as error:
                     self.abandon([taken])
@@ -155,15 +150,6 @@ class Finisher:
     def _begun(self, running: Iterable[Prepared]) -> int:
         """Count the groups, in units of as many batches as most have."""
         return sum(-(-len(each.cache_plan.group.plans) // self._batches_per_group) for each in running)
-
-    def _with_targets(self, prepared: Prepared) -> Prepared:
-        """Begin with the targets of a group, if there are any."""
-        if self._targets is None:
-            return prepared
-        began = time.perf_counter()
-        targets = self._targets.begin(prepared.cache_plan)
-        self._tally.add(preparing_s=time.perf_counter() - began)
-        return Prepared(prepared.cache_plan, prepared.images, targets)
 
     def _submit(self, prepared: Prepared) -> None:
         if self._final_graph is not None:

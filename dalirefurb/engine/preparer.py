@@ -27,7 +27,7 @@ from dalirefurb.engine.compute_now import unless_replaced
 from dalirefurb.engine.in_flight import known
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.stats import Tally
-from dalirefurb.engine.target_maker import GroupTargets
+from dalirefurb.engine.target_maker import GroupTargets, TargetMaker
 from dalirefurb.errors import LoaderError
 from dalirefurb.planning.difficulty import FeatureTable
 from dalirefurb.reading.reader import Reader, Samples
@@ -42,7 +42,7 @@ class Prepared(NamedTuple):
         cache_plan: Cache plan of the group, of which everything is known.
         images: Final images of the group, a DALI tensor list or what can be used like one, where one graph, or kernels,
             make both parts; what `FinalGraph` is fed, where these leave it stages; otherwise None.
-        targets: Targets of its batches, once they are begun; None: there are none, or not yet.
+        targets: Targets of its batches, which are begun; None: there are none.
     """
 
     cache_plan: CachePlan
@@ -51,10 +51,11 @@ class Prepared(NamedTuple):
 
 
 class _Submitted(NamedTuple):
-    """A batch group that the backend has, and the samples that it computes from."""
+    """A batch group that the backend has, the samples that it computes from, and targets, if there are any."""
 
     cache_plan: CachePlan
     samples: Samples
+    targets: GroupTargets | None
 
 
 class _ReadAgain(Exception):  # noqa: N818 - it is no error
@@ -71,6 +72,7 @@ class Preparer:
         in_flight: Largest number of groups that the backend has at a time.
         depths: Numbers of groups that are admitted, and for which something is read, before the backend has them.
         features: Table of features of each sample's version 0, if an Assistant plans; otherwise None.
+        targets: Maker of what belongs to the images beside labels; None: the source has none.
         tally: Counter of what the thread does, see `Stats`.
     """
 
@@ -83,6 +85,7 @@ class Preparer:
         in_flight: int,
         depths: Depths,
         features: FeatureTable | None,
+        targets: TargetMaker | None = None,
         tally: Tally,
     ) -> None:
         self._reader = reader
@@ -91,6 +94,7 @@ class Preparer:
         self._in_flight = in_flight
         self._depths = depths
         self._features = features
+        self._targets = targets
         self._tally = tally
 
     def work(self, groups: UpcomingGroups, prepared: ClosableQueue[Prepared]) -> None:
@@ -117,6 +121,9 @@ class Preparer:
                 unfinished[0].group.fail(error)
             raise
         finally:
+            for submitted in running:
+                if submitted.targets is not None:
+                    submitted.targets.cancel()
             try:
                 self._backend.restart()
             finally:
@@ -178,8 +185,10 @@ class Preparer:
         began = time.perf_counter()
         samples = cache_plan.begin(samples)
         self._backend.submit(cache_plan, samples)
+        # While images are made.
+        targets = None if self._targets is None else self._targets.begin(cache_plan)
         self._tally.add(preparing_s=time.perf_counter() - began)
-        return _Submitted(cache_plan, samples)
+        return _Submitted(cache_plan, samples, targets)
 
     def _samples(self, cache_plan: CachePlan, prepared: ClosableQueue[Prepared]) -> Samples:
         """Wait for the files of a group."""
@@ -195,7 +204,7 @@ class Preparer:
     def _pass_on(self, running: deque[_Submitted], prepared: ClosableQueue[Prepared]) -> None:
         """Let the oldest group go on, once it is computed; until somebody has it, it is among those to be abandoned."""
         images = self._collect(running[0])
-        prepared.put([Prepared(running[0].cache_plan, images)])
+        prepared.put([Prepared(running[0].cache_plan, images, running[0].targets)])
         running.popleft()
         self._backend.handed_over()
 

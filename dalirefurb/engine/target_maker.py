@@ -1,7 +1,7 @@
 """Target maker: what belongs to the images of a group, moved as its recipe has moved these.
 
 plans ─▶ maps of all rows ─▶ objects, mapped at once ──────────────────────────┐
-                 └─▶ masks, on threads of their own, while images are finished ─┴─▶ targets of each batch
+                 └─▶ masks, on threads of their own, while images are made ─────┴─▶ targets of each batch
 """
 
 from __future__ import annotations

@@ -127,7 +127,8 @@ def _check(name: str, value: object, limits: str, most: float, remedy: str) -> N
 
 def _check_tensors(images: torch.Tensor, labels: torch.Tensor) -> None:
     for name, given in (("images", images), ("labels", labels)):
-        require(isinstance(given, torch.Tensor), name, "a tensor", type(given).__name__, "mix what the loader serves")
+        remedy = "mix what the loader serves; of objects with boxes nothing is mixed, so leave Mix out there"
+        require(isinstance(given, torch.Tensor), name, "a tensor", type(given).__name__, remedy)
     require(
         images.ndim == 4 and images.is_floating_point(),
         "images",

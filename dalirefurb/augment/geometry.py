@@ -92,6 +92,12 @@ def geometry(
                     f"every stage must say where it puts things, but {names} does not: leave it out, or define "
                     f"matrices() in its class, or keeps_place = True if nothing moves, see Stage.matrices"
                 )
+            for maps in own:
+                if np.shape(maps) != (len(indices), 3, 3) or not np.isfinite(maps).all():
+                    raise ConfigurationError(
+                        f"{stage.name}: matrices must return finite maps of shape ({len(indices)}, 3, 3), one for each "
+                        f"image, got {np.shape(maps)}"
+                    )
             steps += own
             entered += [(heights, widths)] * len(own)
             heights, widths = stage.output_sizes(heights, widths)

@@ -137,13 +137,13 @@ class Configuration:
     def __post_init__(self) -> None:
         recipe, devices = self.recipe, self.devices
         _check_fit(self.source, recipe, self.planner)
+        if self.source.annotations is not None:
+            check_targets(self.source, self.source.annotations)
+            _check_targets(recipe, self.serves == "partial", self.views)
         _check_views(recipe, self.views, alike=self.serves == "partial")
         for view in self.views:
             _check_size(self.source, view)
         _check_draws((recipe, *self.views), self.planner)
-        if self.source.annotations is not None:
-            check_targets(self.source, self.source.annotations)
-            _check_targets(recipe, self.serves == "partial", self.views)
         if not self.stored and self.planner.peak_slots and not isinstance(self.planner, Evaluate):
             warnings.warn(
                 f"{type(self.planner).__name__} reuses partial images, but there is no store to keep them in: "
@@ -306,7 +306,8 @@ def _check_targets(recipe: Recipe, partial: bool, views: tuple[Recipe, ...]) -> 
     if names := unmapped(recipe):
         raise ConfigurationError(
             f"where a source has targets every stage must say what moves where, but {', '.join(map(repr, names))} does "
-            f"not: leave it out, or derive a class that says keeps_place = True, or has matrices(), see Stage"
+            f"not, as what blends or mirrors places cannot: leave it out; a stage of your own says keeps_place = True "
+            f"if it moves nothing, else it has matrices(), see Stage"
         )
     if partial or views:
         raise ConfigurationError(

@@ -93,7 +93,8 @@ class Source(metaclass=Explained):
         label = self.labels[row]
         image = self._decoded(row, sample)
         if self.annotations is not None:
-            return image, {name: target.one(row) for name, target in self.annotations.items()}
+            size = image.shape[0], image.shape[1]
+            return image, {name: target.one(row, size) for name, target in self.annotations.items()}
         return image, label.item() if np.ndim(label) == 0 else label.copy()
 
     def _decoded(self, index: int, encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -330,12 +331,16 @@ class Concat(Source):
                     f"what is put together must be sources, but number {number} is a {type(source).__name__}: pass "
                     f"such as ImageFolder(path), or TorchDataset(dataset)"
                 )
+            if source.annotations is not None:
+                raise ConfigurationError(
+                    f"sources with targets cannot be put together yet, but number {number} has some: put the images "
+                    f"together, and give them targets then, Annotated(Concat([...]), targets)"
+                )
             for what, given, wanted, remedy in (
                 ("be encoded alike", source.encoded, first.encoded, "TorchDataset(source) is one with decoded images"),
                 ("have labels of one shape", source.labels.shape[1:], first.labels.shape[1:], "reshape the one's"),
                 ("have the same classes", source.classes, first.classes, "if all mean the same, assign the one's"),
                 ("have the same value_range", source.value_range, first.value_range, "pass it to both"),
-                ("have no targets yet", source.annotations is not None, False, "Annotated(Concat(...), ...) has them"),
             ):
                 if given != wanted:
                     raise ConfigurationError(

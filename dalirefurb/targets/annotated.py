@@ -100,7 +100,8 @@ def check_targets(source: Source, targets: Mapping[str, Target]) -> None:
     require(bool(named), "targets", "targets by name", targets, remedy)
     counts: dict[str, NDArray[np.int64]] = {}
     for name, target in targets.items():
-        require(isinstance(target, Target), f"targets[{name!r}]", "a target of dalirefurb.targets", target, remedy)
+        kind = type(target).__name__
+        require(isinstance(target, Target), f"targets[{name!r}]", "a target of dalirefurb.targets", kind, remedy)
         if len(target) != len(source):
             raise ConfigurationError(
                 f"targets[{name!r}] must be of each of the {len(source)} samples, but is of {len(target)}"

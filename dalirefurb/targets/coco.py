@@ -13,9 +13,13 @@ from numpy.typing import NDArray
 
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.source.contract import spread
 from dalirefurb.source.files import FileList, PathLike
 from dalirefurb.targets.annotated import Annotated
 from dalirefurb.targets.kinds import Boxes, Keypoints, Objects, Polygons, Target, Values, digest_of
+
+_LOOKED_AT = 16
+"""Images that are looked for when a source is made."""
 
 
 class CocoDetection(Annotated):
@@ -79,10 +83,16 @@ class CocoDetection(Annotated):
                 targets["keypoints"] = _keypoints(column("keypoints", ()), categories)
             if polygons:
                 outlines = column("segmentation", ())
+                if any(isinstance(o, dict) and not each.get("iscrowd", 0) for o, each in _pairs(outlines, rows)):
+                    raise ConfigurationError(
+                        "polygons=True needs outlines, but an object that is no crowd has run lengths: convert them, "
+                        "or leave polygons out"
+                    )
                 targets["polygons"] = Polygons([[[] if isinstance(o, dict) else o for o in row] for row in outlines])
             declared = [(each.get("height") or 0, each.get("width") or 0) for each in entries]
             self._declared = np.array(declared, np.int64)
             paths = [Path(images) / each["file_name"] for each in entries]
+            _look_at_some(paths, images)
         super().__init__(FileList(paths, ids), targets)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -105,6 +115,21 @@ class CocoDetection(Annotated):
 
     def __repr__(self) -> str:
         return f"CocoDetection({len(self):,} images, {len(self.categories)} categories)"
+
+
+def _pairs(columns: list[list[Any]], rows: list[list[dict[str, Any]]]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    for column, row in zip(columns, rows, strict=True):
+        yield from zip(column, row, strict=True)
+
+
+def _look_at_some(paths: Sequence[Path], folder: PathLike) -> None:
+    """Refuse a folder in which none of some images is."""
+    some = [paths[row] for row in spread(len(paths), _LOOKED_AT)]
+    if not any(path.exists() for path in some):
+        raise ConfigurationError(
+            f"images must be the folder of the images, but of {len(some)} that were looked at none is in {folder}, the "
+            f"first is {some[0]}: pass the folder that their file names begin in"
+        )
 
 
 @contextmanager
@@ -142,6 +167,9 @@ def _of_images(
             raise ConfigurationError(f"all images of its annotations must be named, but {each['image_id']} is not")
         if crowds or not each.get("iscrowd", 0):
             objects[each["image_id"]].append(each)
+    known = {each["id"] for each in read["categories"]}
+    if known and (others := {each["category_id"] for each in read["annotations"]} - known):
+        raise ConfigurationError(f"all categories of its annotations must be named, but {sorted(others)[0]} is not")
     entries = sorted((each for each in read["images"] if empty or objects[each["id"]]), key=lambda each: each["id"])
     if not entries:
         raise ConfigurationError("there must be images, but there is none that has an object: pass empty=True")

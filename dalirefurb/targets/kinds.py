@@ -28,6 +28,9 @@ BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
 """Corners; a corner, width and height; or centre, width and height. The names are torchvision's."""
 
 
+_MOST_SHARE = 2
+"""Of an image's side, that a box which reaches out of it may have."""
+
 _CORNERS = 3
 """Of an outline, at least."""
 
@@ -44,8 +47,8 @@ class Target(ABC):
         """Return that of some samples, shape (k,), in any order."""
 
     @abstractmethod
-    def one(self, sample: int) -> Any:
-        """Return that of one sample, to look at: as in a batch, but in pixels of the source's image."""
+    def one(self, sample: int, size: tuple[int, int]) -> Any:
+        """Return that of one sample, whose image has this height and width, to look at: in pixels of that image."""
 
     @abstractmethod
     def digest(self) -> str:
@@ -70,7 +73,7 @@ class ObjectTarget(Target, metaclass=Explained):
         taken.__dict__.update(self.__dict__, rows=self.rows.take(samples))
         return taken
 
-    def one(self, sample: int) -> Any:
+    def one(self, sample: int, size: tuple[int, int]) -> Any:
         """Return that of one sample's objects, (k, ...)."""
         return self.rows.take(np.array([sample])).values
 
@@ -129,6 +132,12 @@ class Boxes(ObjectTarget):
             )
         self.rows = Ragged(values, rows.offsets)
         self.normalized = bool(normalized)
+        _check_shares(values, self.normalized, "boxes")
+
+    def one(self, sample: int, size: tuple[int, int]) -> Any:
+        """Return one sample's boxes, (k, 4), xyxy in pixels."""
+        boxes = super().one(sample, size)
+        return boxes * np.tile(size[::-1], 2) if self.normalized else boxes
 
     def digest(self) -> str:
         """Hash all values, what they are, and what is dropped."""
@@ -163,7 +172,11 @@ class Keypoints(ObjectTarget):
         self.centre = 0.5 if pixel_centres else 0.0
         self.swapped = None if swapped is None else tuple(swapped)
         permutes = self.swapped is None or sorted(self.swapped) == list(range(points)) or not len(self.rows.values)
-        wanted = f"each of the places 0..{points - 1} once"
+        back = self.swapped is None or all(
+            self.swapped[each] == place for place, each in enumerate(self.swapped) if each < len(self.swapped)
+        )
+        permutes = permutes and back
+        wanted = f"each of the places 0..{points - 1} once, two by two or staying"
         require(permutes, "swapped", wanted, swapped, "say for each point whose place it takes, its own if it stays")
 
     def digest(self) -> str:
@@ -200,15 +213,16 @@ class Polygons(ObjectTarget):
             ) from error
         self.normalized = bool(normalized)
         self.outlines = Ragged.of(vertices, "vertices of outlines, by their number,", (2,), "float64")
+        _check_shares(self.outlines.values, self.normalized, "polygons")
         ends = np.cumsum([len(each) for sample in polygons for each in sample], dtype=np.int64)
         ranges = np.stack([np.concatenate([[0], ends[:-1]])[: len(ends)], ends], axis=1)
         offsets = np.concatenate([[0], np.cumsum([len(sample) for sample in polygons])])
         self.rows = Ragged(ranges, offsets.astype(np.int64))
 
-    def one(self, sample: int) -> list[list[NDArray[np.float64]]]:
-        """Return the outlines of one sample's objects."""
-        ranges = self.rows.take(np.array([sample])).values.tolist()
-        return [self.outlines.take(np.arange(first, end)).parts() for first, end in ranges]
+    def one(self, sample: int, size: tuple[int, int]) -> list[list[NDArray[np.float64]]]:
+        """Return the outlines of one sample's objects, in pixels."""
+        ranges, scale = self.rows.take(np.array([sample])).values.tolist(), size[::-1] if self.normalized else (1, 1)
+        return [[part * scale for part in self.outlines.take(np.arange(*its)).parts()] for its in ranges]
 
     def digest(self) -> str:
         """Hash the vertices of all outlines, and which objects they are of."""
@@ -257,7 +271,7 @@ class Values(Target, metaclass=Explained):
         """Return that of some samples."""
         return Values(self.values[samples])
 
-    def one(self, sample: int) -> NDArray[Any]:
+    def one(self, sample: int, size: tuple[int, int]) -> NDArray[Any]:
         """Return that of one sample."""
         return np.asarray(self.values[sample])
 
@@ -267,6 +281,15 @@ class Values(Target, metaclass=Explained):
 
     def __repr__(self) -> str:
         return f"Values({self.values.dtype} of shape {self.values.shape})"
+
+
+def _check_shares(values: NDArray[np.float64], normalized: bool, what: str) -> None:
+    """Refuse pixels that are given as shares of an image's sides, of which none are far outside of it."""
+    if normalized and values.size and not -1 <= values.min() <= values.max() <= _MOST_SHARE:
+        raise ConfigurationError(
+            f"{what} must be shares 0..1 of the image's sides where normalized=True, but go from {values.min():g} to "
+            f"{values.max():g}: leave normalized out for pixels"
+        )
 
 
 def digest_of(*parts: str | NDArray[Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from dalirefurb.calls import Explained
 from dalirefurb.checks import integer, require
@@ -109,7 +109,8 @@ class Masks(Target, metaclass=Explained):
         limits = np.iinfo(self.dtype)
         self.fill = integer("fill", fill, int(limits.min), int(limits.max), "255 is usual")
         self._masks = [
-            each if isinstance(each, np.ndarray) else _path(each, number) for number, each in enumerate(masks)
+            _array(each, number) if hasattr(each, "__array__") or isinstance(each, Image.Image) else _path(each, number)
+            for number, each in enumerate(masks)
         ]
         self._numbers = np.arange(len(self._masks))
         self._fits = np.zeros(len(self._masks), np.bool_)
@@ -148,7 +149,7 @@ class Masks(Target, metaclass=Explained):
         self._keep.put(number, _Runs.of(decoded))
         return decoded
 
-    def one(self, sample: int) -> NDArray[Any]:
+    def one(self, sample: int, size: tuple[int, int]) -> NDArray[Any]:
         """Return that of one sample, (height, width).
 
         Raises:
@@ -202,6 +203,17 @@ class Masks(Target, metaclass=Explained):
         return f"Masks({len(self):,}, {self.dtype}, fill={self.fill})"
 
 
+def _array(given: Any, number: int) -> NDArray[Any]:
+    mask = np.asarray(given)
+    if isinstance(given, Image.Image) or mask.ndim != 2 or mask.dtype.kind not in "biu" or not mask.size:
+        what = "a Pillow image" if isinstance(given, Image.Image) else f"{mask.dtype} of shape {mask.shape}"
+        raise ConfigurationError(
+            f"masks must be paths, or arrays of whole numbers of shape (height, width), but number {number} is {what}: "
+            f"pass such as np.asarray(image), mask[..., 0], mask.argmax(-1) or mask.astype('uint8')"
+        )
+    return mask
+
+
 def _path(given: Any, number: int) -> str:
     if not isinstance(given, (str, os.PathLike)):
         raise ConfigurationError(
@@ -237,6 +249,8 @@ def _decoded(path: str, sample: int) -> NDArray[Any]:
             return np.ascontiguousarray(np.asarray(image), dtype)
     except SampleError as error:
         raise MaskError(error.reason) from error
+    except UnidentifiedImageError as error:
+        raise MaskError("it cannot be decoded (of no format that Pillow knows)") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if is_outage(error):
             raise

@@ -118,6 +118,6 @@ def _rows_of(rows: Any, what: str, sample: int, shape: tuple[int | None, ...] | 
         wanted = "k, ..." if shape is None else ", ".join("k" if it is None else str(it) for it in (None, *shape))
         raise ConfigurationError(
             f"{what} must be finite numbers of shape ({wanted}), but those of sample {sample} are {array.dtype} of "
-            f"shape {array.shape}"
+            f"shape {array.shape}; write [] where there are none"
         )
     return array

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,24 @@ _BOX = 5
 """Numbers of an object with a box: its class, centre, width and height."""
 
 
+_BEYOND = 0.01
+"""Of an image's side, that a number may be outside, as roundings are."""
+
+
 class YoloFolder(Annotated):
     """Images of a folder, at any depth, with text files of objects at the same place in another one.
 
         images/train/0001.jpg    labels/train/0001.txt        YoloFolder("images/train", "labels/train")
 
     A line is an object: its class, and x and y of its centre, width and height; or its class, and x and y of each
-    vertex of its outline, whose box is around it. All are shares of the image's sides. An image without a file has no
-    object. For each image a batch has "boxes" (k, 4) float32, xyxy in pixels of the served image, "labels" (k,) int64,
-    and, if they are asked for, "polygons".
+    vertex of its outline, whose box is around it. All are shares of the image's sides. Files of poses are not read. An
+    image without a file has no object. For each image a batch has "boxes" (k, 4) float32, xyxy in pixels of the served
+    image, "labels" (k,) int64, and, if they are asked for, "polygons".
 
     Args:
         images: Folder of the images; hidden files are left out.
         labels: Folder of the text files.
-        names: Names of the classes, which become `classes`.
+        names: Names of the classes, a list or a mapping from their numbers, which become `classes`.
         polygons: Whether outlines are served; an object with a box has none.
         min_area: See `Boxes`.
         min_visible: See `Boxes`.
@@ -47,11 +51,13 @@ class YoloFolder(Annotated):
         images: PathLike,
         labels: PathLike,
         *,
-        names: Sequence[str] | None = None,
+        names: Sequence[str] | Mapping[int, str] | None = None,
         polygons: bool = False,
         min_area: float = 1.0,
         min_visible: float = 0.0,
     ) -> None:
+        if isinstance(names, Mapping):
+            names = [names.get(number, str(number)) for number in range(max(names, default=-1) + 1)]
         remedy = "pass such as 'coco8/labels/train'"
         require(Path(labels).is_dir(), "labels", "a folder", labels, remedy)
         places = image_files(images, "images")
@@ -100,7 +106,8 @@ def _objects(path: Path, names: Sequence[str] | None) -> list[NDArray[np.float64
         named = names is None or (len(values) > 0 and values[0] < len(names))
         whole = len(values) > 0 and values[0] >= 0 and values[0] == int(values[0])
         fits = len(values) == _BOX or (len(values) > _BOX + 1 and len(values) % 2 == 1)
-        if not (fits and whole and named and np.isfinite(values).all()):
+        shares = fits and -_BEYOND <= values[1:].min() <= values[1:].max() <= 1 + _BEYOND
+        if not (shares and whole and named):
             among = "" if names is None else f" below {len(names)}"
             raise ConfigurationError(
                 f"{path}, line {number}: it must be a class{among}, and centre, width and height, or the vertices of "

@@ -160,7 +160,6 @@ CASES = {
     "crop and flips": Case([CROP, HorizontalFlip(), VerticalFlip(), Cutout(16, 0.5)], 0.501),
     "random crop": Case([RandomCrop(SIZE), HorizontalFlip()], 0, all_shown=True),
     "padding": Case([Resize((100, 100), **NEAREST), RandomCrop(SIZE, margin=36, padding=28)], 0.501, all_shown=True),
-    "mirrored padding": Case([RandomCrop(SIZE, padding=60, padding_mode="reflect")], 0, all_shown=True),
     "resize and crop": Case([Resize(150, **NEAREST), CenterCrop(SIZE), VerticalFlip()], 0.501, all_shown=True),
     "rotation": Case([CROP, ROTATION], 1.46),
     "affine": Case([CROP, AFFINE], 1.46),

@@ -36,6 +36,7 @@ from dalirefurb.targets.ragged import Ragged
 
 PATHS = ["a.jpg", "b.jpg", "c.jpg"]
 TRIANGLE = [[1, 2], [3, 4], [5, 7]]
+SMALL = [[0, 0], [1, 0], [1, 1]]
 
 
 def source() -> FileList:
@@ -90,8 +91,20 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "uneven values": (lambda: Objects([[1, [2, 3]]]), "must be numbers, but those of sample 0 are not"),
     "values that are too large": (lambda: Values(np.array([2**64 - 1], np.uint64)), "must fit into int64"),
     "shapes that differ": (lambda: Keypoints([[[[1, 2]]], [[[1, 2], [3, 4]]]]), "of one shape"),
+    "pixels as shares": (lambda: Boxes([[[10, 10, 40, 50]]], normalized=True), "must be shares 0..1.*go from 10 to 50"),
+    "outlines of pixels as shares": (lambda: Polygons([[[TRIANGLE]]], normalized=True), "polygons must be shares 0..1"),
+    "a swap that does not come back": (
+        lambda: Keypoints([[[[1, 2], [3, 4], [5, 6]]]], swapped=(1, 2, 0)),
+        "two by two or staying",
+    ),
+    "nothing in place of none": (lambda: Boxes([None]), r"write \[\] where there are none"),
+    "masks of three channels": (
+        lambda: Masks([np.zeros((4, 4, 3), np.uint8)]),
+        r"number 0 is uint8 of shape \(4, 4, 3\)",
+    ),
+    "masks of shares": (lambda: Masks([np.zeros((4, 4))]), r"number 0 is float64 of shape \(4, 4\): pass such as"),
     "a path": (lambda: Masks("a.png"), "masks must be a list of paths"),
-    "an image": (lambda: Masks([Image.new("L", (2, 2))]), r"number 0 is a Image.*np.asarray"),
+    "an image": (lambda: Masks([Image.new("L", (2, 2))]), r"number 0 is a Pillow image: pass such as np.asarray"),
     "a fill": (lambda: Masks(["a.png"], dtype="uint8", fill=-1), "fill must be an int in 0..255"),
     "a type": (lambda: Masks(["a.png"], dtype="float32"), "dtype must be one of uint8, int16, int32, int64"),
     "names": (lambda: Values(["a"]), "values must be numbers, one row for each sample"),
@@ -123,7 +136,7 @@ def test_what_is_no_target_is_refused(name: str) -> None:
         (Boxes([[[1, 2, 3, 4]]]), Boxes([[[1, 2, 3, 5]]])),
         (Boxes([[]]), Boxes([[]], min_visible=0.5)),
         (Boxes([[[0, 0, 1, 1]]]), Boxes([[[0, 0, 1, 1]]], normalized=True)),
-        (Polygons([[[TRIANGLE]]]), Polygons([[[TRIANGLE]]], normalized=True)),
+        (Polygons([[[SMALL]]]), Polygons([[[SMALL]]], normalized=True)),
         (Keypoints([[[[1, 2], [3, 4]]]]), Keypoints([[[[1, 2], [3, 4]]]], swapped=(1, 0))),
         (Polygons([[[[1, 2, 3, 4, 5, 6]]]]), Polygons([[[[1, 2, 3, 4, 5, 7]]]])),
         (Polygons([[[TRIANGLE, TRIANGLE]]]), Polygons([[[TRIANGLE], [TRIANGLE]]])),
@@ -267,6 +280,7 @@ def test_keypoints_and_polygons_are_mirrored_with_their_image(tmp_path: Path) ->
     ("changes", "said"),
     [
         ({"categories": [{"name": "dog"}]}, "must be a file in COCO's format"),
+        ({"categories": [{"id": 8, "name": "dog"}]}, "all categories of its annotations must be named, but 1 is not"),
         ({"images": [{"id": 7, "file_name": "7.jpg"}] * 2}, "must have an id of its own"),
         ({"annotations": [{"image_id": 7, "bbox": [0, 0, 1, 1]}]}, "must be category_id in each of its annotations"),
         ({"images": None}, "must be a file in COCO's format"),
@@ -281,6 +295,12 @@ def test_what_is_not_in_cocos_format_is_refused(tmp_path: Path, changes: dict[st
         CocoDetection(tmp_path, tmp_path / "nothing.json")
     with pytest.raises(ConfigurationError, match="images must be a folder"):
         CocoDetection(tmp_path / "nowhere", tmp_path / "nothing.json")
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(ConfigurationError, match=r"of 3 that were looked at none is in .*elsewhere, the first is"):
+        CocoDetection(tmp_path / "elsewhere", coco(tmp_path))
+    things = {"image_id": 7, "bbox": [0, 0, 9, 9], "category_id": 1, "segmentation": {"counts": [0, 9], "size": [3, 3]}}
+    with pytest.raises(ConfigurationError, match="an object that is no crowd has run lengths"):
+        CocoDetection(tmp_path, coco(tmp_path, annotations=[things]), polygons=True)
 
 
 def test_an_image_of_another_size_than_its_annotations_are_of_is_a_bad_sample(tmp_path: Path) -> None:
@@ -319,11 +339,26 @@ def test_objects_of_yolos_files_are_shares_of_their_images_sides(tmp_path: Path)
     assert by_index[0]["polygons"][1][0].tolist() == [[0, 0], [100, 0], [100, 100]]
     assert by_index[1]["boxes"].shape == (0, 4)
     assert by_index[2]["boxes"].tolist() == [[0, 0, 100, 50]]
+    image, target = found[0]  # in pixels
+    assert image.shape == (40, 60, 3)
+    assert target["boxes"].tolist() == [[15, 15, 45, 25], [0, 0, 30, 40]]
+    assert target["polygons"][1][0].tolist() == [[0, 0], [30, 0], [30, 40]]
+    named = YoloFolder(tmp_path / "images", tmp_path / "labels", names={1: "dog", 0: "cat"})
+    assert named.classes == ["cat", "dog"]
 
 
 @pytest.mark.parametrize(
     "line",
-    ["cat 0.5 0.5 0.1 0.1", "0 0.5 0.5 0.1", "0.5 0.5 0.5 0.1 0.1", "2 0.5 0.5 0.1 0.1", "0 0 0 1 1 0.5", "-1 0 0 1 1"],
+    [
+        "cat 0.5 0.5 0.1 0.1",
+        "0 0.5 0.5 0.1",
+        "0.5 0.5 0.5 0.1 0.1",
+        "2 0.5 0.5 0.1 0.1",
+        "0 0 0 1 1 0.5",
+        "-1 0 0 1 1",
+        "0 .5 .5 .2 .2 .4 .5 2 .5 .5 2",
+        "1 250 100 50 40",
+    ],
 )
 def test_a_line_of_another_format_is_named(tmp_path: Path, line: str) -> None:
     with pytest.raises(ConfigurationError, match=r"labels/part/1\.txt, line 2: it must be a class below 2, and centre"):

@@ -271,7 +271,7 @@ def test_a_subset_has_its_own_targets_and_labels_are_no_part_of_them(tmp_path: P
         ((_, targets),) = loader
     assert [int(each["image_id"]) for each in targets] == [107, 103, 103]
     assert some.fingerprint() != source.subset([7, 3, 2]).fingerprint()
-    with pytest.raises(ConfigurationError, match=r"have no targets yet.*Annotated\(Concat"):
+    with pytest.raises(ConfigurationError, match=r"sources with targets cannot be put together yet.*Annotated\(Concat"):
         Concat([source, source])
 
 
@@ -320,13 +320,25 @@ def test_what_targets_cannot_go_through_is_refused_by_name(tmp_path: Path) -> No
     with pytest.raises(ConfigurationError, match=r"every stage must say what moves where, but 'mine' does not"):
         Loader(source, recipe, planner)
 
+    mirroring = [Resize((SIZE, SIZE)), RandomCrop(SIZE, padding=9, padding_mode="reflect")]
+    with pytest.raises(ConfigurationError, match=r"'random_crop' does not, as what blends or mirrors places cannot"):
+        Loader(source, recipe_of(mirroring), planner)
+    one = np.eye(3)
+    for wrong in (one, np.tile(one[:2], (4, 1, 1)), np.full((4, 3, 3), np.nan)):
+        moved = type("Moved", (Custom,), {"matrices": lambda stage, *given, wrong=wrong: wrong})
+        with (
+            Loader(source, recipe_of([CROP, moved(lambda images: images, "moved")]), planner) as loader,
+            pytest.raises(ConfigurationError, match=r"moved: matrices must return finite maps of shape \(4, 3, 3\)"),
+        ):
+            next(iter(loader))
+
     class Still(Custom):
         keeps_place = True
 
     Loader(source, recipe_of([CROP, Still(lambda images: images, "mine")]), planner).close()
     recipe = rand_augment(SIZE)
     with pytest.raises(ConfigurationError, match=r"in several views yet: leave views out"):
-        Loader(source, recipe.at(1), planner, views=[recipe.at(1).view(2)])
+        Loader(source, recipe, planner, views=[recipe.view(2)])
     with pytest.raises(ConfigurationError, match=r"by a PartialSource yet: pass it to a Loader"):
         PartialSource(source, recipe, planner)
     with Loader(source, recipe, planner) as loader:

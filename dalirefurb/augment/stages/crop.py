@@ -111,9 +111,10 @@ class RandomCrop(SizedStage):
         starts: NDArray[np.float64] = np.rint(positions.astype(np.float64) * (self.margin or 0))
         return starts
 
-    def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
-        """Go to the window's first pixel; what padding mirrors is outside of the image. See `Stage.matrices`."""
-        return placed(self._starts(parameters)[:, ::-1])
+    def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps | None:
+        """Go to the window's first pixel; what padding mirrors would be at two places. See `Stage.matrices`."""
+        mirrors = self.padding > 0 and self.padding_mode == "reflect"
+        return None if mirrors else placed(self._starts(parameters)[:, ::-1])
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:

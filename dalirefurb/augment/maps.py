@@ -30,12 +30,10 @@ def placed(starts: NDArray[Any], scales: ArrayLike = 1.0) -> Maps:
     return maps
 
 
-def chained(parts: Iterable[Maps | None], count: int) -> Maps | None:
-    """Return the maps of what is done to images one after the other; None if one of them is not known."""
+def chained(parts: Iterable[Maps], count: int) -> Maps:
+    """Return the maps of what is done to images one after the other."""
     made = unmoved(count)
     for maps in parts:
-        if maps is None:
-            return None
         made = made @ maps
     return made
 

@@ -171,13 +171,12 @@ class Keypoints(ObjectTarget):
             raise ConfigurationError(f"keypoints must have x and y, or x, y and visibility, got {numbers} numbers each")
         self.centre = 0.5 if pixel_centres else 0.0
         self.swapped = None if swapped is None else tuple(swapped)
-        permutes = self.swapped is None or sorted(self.swapped) == list(range(points)) or not len(self.rows.values)
-        back = self.swapped is None or all(
-            self.swapped[each] == place for place, each in enumerate(self.swapped) if each < len(self.swapped)
-        )
-        permutes = permutes and back
-        wanted = f"each of the places 0..{points - 1} once, two by two or staying"
-        require(permutes, "swapped", wanted, swapped, "say for each point whose place it takes, its own if it stays")
+        if self.swapped is not None:
+            places = list(range(points))
+            comes_back = sorted(self.swapped) == places and [self.swapped[each] for each in self.swapped] == places
+            wanted = f"each of the places 0..{points - 1} once, two by two or staying"
+            remedy = "say for each point whose place it takes, its own if it stays"
+            require(comes_back, "swapped", wanted, swapped, remedy)
 
     def digest(self) -> str:
         """Hash all values, and what is swapped."""

@@ -63,22 +63,10 @@ class Ragged:
         """Number of rows of each sample, shape (n,)."""
         return np.diff(self.offsets)
 
-    def places(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Find the rows of some samples.
-
-        Args:
-            samples: Which samples, shape (k,), in any order.
-
-        Returns:
-            Which rows they have, one sample's after the other's, (m,), and how many each has, (k,).
-        """
-        starts, counts = self.offsets[samples], self.counts[samples]
-        return ranges(starts, counts), counts
-
     def take(self, samples: NDArray[np.int64]) -> Ragged:
         """Return some samples, shape (k,), in any order."""
-        places, counts = self.places(samples)
-        return Ragged(self.values[places], np.concatenate([[0], np.cumsum(counts)]))
+        starts, counts = self.offsets[samples], self.counts[samples]
+        return Ragged(self.values[ranges(starts, counts)], np.concatenate([[0], np.cumsum(counts)]))
 
     def kept(self, rows: NDArray[np.bool_]) -> Ragged:
         """Return the rows that are true, of (m,)."""

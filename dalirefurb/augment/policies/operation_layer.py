@@ -64,7 +64,7 @@ class OperationLayer(WarpingStage):
         made = self.table.parameters(self.choose(uniforms), heights=heights, widths=widths)
         return {name: values.reshape(count, *self.places, *values.shape[1:]) for name, values in made.items()}
 
-    def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps | None:
+    def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
         """Return what warps have drawn, one place after the other; see `Stage.matrices`."""
         return chained(self.steps(parameters, heights, widths), len(heights))
 

@@ -36,6 +36,8 @@ from dalirefurb.augment.stages.custom import KernelStage as KernelStage
 from dalirefurb.augment.stages.decode import Decode as Decode
 from dalirefurb.augment.stages.erasing import Cutout as Cutout
 from dalirefurb.augment.stages.erasing import RandomErasing as RandomErasing
+from dalirefurb.augment.stages.frame import Letterbox as Letterbox
+from dalirefurb.augment.stages.frame import ScaleJitter as ScaleJitter
 from dalirefurb.augment.stages.geometry import RandomAffine as RandomAffine
 from dalirefurb.augment.stages.geometry import RandomPerspective as RandomPerspective
 from dalirefurb.augment.stages.geometry import RandomRotation as RandomRotation

@@ -61,12 +61,15 @@ class KernelCall:
         write: Function that writes each image's numbers.
         choose: Function that chooses each image's kernel; None: all take the first.
         code: What is known of the call.
+        most: Function that writes, given sizes of images, numbers with which kernels need the most memory; None: they
+            need no more of any than of those that `Code` says.
     """
 
     kernels: Sequence[Any]
     write: Write = no_numbers
     choose: Choose | None = None
     code: Code = Code.OTHER
+    most: Callable[[Sizes, Numbers], None] | None = None
 
 
 def where_drawn(name: str) -> Choose:

@@ -5,6 +5,7 @@
     RandomResizedCrop, Resize, nearest      exact
     RandomResizedCrop, Resize, bicubic      exactly Pillow's, columns first. DALI's neither rounds between columns and
         and lanczos                         rows nor cuts off what overshoots there, and repeats a window's border
+    Letterbox, ScaleJitter                  as Resize
     CenterCrop, RandomCrop                  exact; part of the resize before it, if there is one
     HorizontalFlip, VerticalFlip            exact; the former likewise
     RandomRotation, RandomAffine            as warps, see below
@@ -95,6 +96,8 @@ class KernelOp(KernelCall):
     def largest(self, sizes: Sizes) -> Numbers:
         """Return numbers with which kernels need the most memory, for images of these heights and widths, (n,)."""
         numbers = np.zeros((len(sizes[0]), WIDTH))
+        if self.most is not None:
+            self.most(sizes, numbers)
         if self.code == Code.RESIZE:
             numbers[:, 2], numbers[:, 3] = sizes
             numbers[:, FULL], numbers[:, FULL + 1] = self.stage.output_sizes(*sizes)
@@ -135,7 +138,9 @@ def _steps_of_stage(stage: Stage) -> tuple[KernelOp, ...] | None:
         calls = stage.kernel_calls if _speaks_for_itself(type(stage)) else None
         if calls is None:
             return None
-        return tuple(KernelOp(tuple(call.kernels), call.write, call.choose, call.code, stage=stage) for call in calls)
+        return tuple(
+            KernelOp(tuple(call.kernels), call.write, call.choose, call.code, call.most, stage=stage) for call in calls
+        )
     steps: list[KernelOp] = []
     for number, branch in enumerate(stage.branches):
         for inner in branch:

@@ -26,6 +26,7 @@ from dalirefurb.augment import (
     HorizontalFlip,
     Invert,
     KernelStage,
+    Letterbox,
     MagnitudeNoise,
     Posterize,
     RandAugmentLayer,
@@ -39,6 +40,7 @@ from dalirefurb.augment import (
     RandomResizedCrop,
     RandomRotation,
     Resize,
+    ScaleJitter,
     Solarize,
     SolarizeAdd,
     Stage,
@@ -106,6 +108,11 @@ TO_SIZE: dict[str, Make] = {
     "nearest resized crop": lambda name: RandomResizedCrop((HEIGHT, WIDTH), interpolation="nearest", name=name),
     "sharp resized crop": lambda name: RandomResizedCrop((HEIGHT, WIDTH), interpolation="lanczos", name=name),
     "resized crop, drawn": lambda name: RandomResizedCrop((HEIGHT, WIDTH), interpolation="random", name=name),
+    "letterbox": lambda name: Letterbox((HEIGHT, WIDTH), place="random", name=name),
+    "scale jitter": lambda name: ScaleJitter((HEIGHT, WIDTH), (0.3, 1.5), fill=(1, 2, 3), name=name),
+    "sharp scale jitter": lambda name: ScaleJitter(
+        (HEIGHT, WIDTH), (0.3, 1.5), cover=True, place="center", interpolation="bicubic", name=name
+    ),
     "reflected crop": lambda name: RandomCrop((HEIGHT, WIDTH), padding=4, padding_mode="reflect", name=name),
     "bicubic, any crop": lambda name: [
         Resize((HEIGHT + 9, WIDTH + 3), "bicubic", f"{name}_resize"),

@@ -26,6 +26,7 @@ from dalirefurb.augment import (
     Equalize,
     GaussianBlur,
     HorizontalFlip,
+    Letterbox,
     RandAugmentLayer,
     RandomAffine,
     RandomCrop,
@@ -35,6 +36,7 @@ from dalirefurb.augment import (
     RandomResizedCrop,
     RandomRotation,
     Resize,
+    ScaleJitter,
     VerticalFlip,
     timm_auto_augment,
 )
@@ -150,6 +152,9 @@ CASES: dict[str, tuple[Stage, ...]] = {
     "lanczos window": (Resize(33, "lanczos"), HorizontalFlip(), CenterCrop(24)),
     "drawn": (Resize(33, "random"), CenterCrop(24)),
     "reflected": (Resize(24), RandomCrop(24, padding=4, padding_mode="reflect"), VerticalFlip()),
+    "letterbox": (Letterbox(24), Letterbox(23, interpolation="nearest", name="second"), RandomResizedCrop(24)),
+    "jittered": (ScaleJitter(24), ScaleJitter(24, (0.01, 9.0), True, interpolation="bicubic", name="second")),
+    "jittered sharply": (ScaleJitter((24, 24), (0.01, 9.0), place="random", interpolation="lanczos"),),
     "warps": (RandomRotation(90), RandomAffine(0, (0.2, 0.2), (0.5, 2), 10, "bilinear"), RandomResizedCrop(24)),
     "perspectives": (
         RandomPerspective(1.0, 0.9),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.policies.operations import TRUNCATE
 from dalirefurb.augment.stage import Sizes
+from dalirefurb.augment.stages.frame import FRAME_FILL, FRAME_START
 from dalirefurb.augment.stages.noise import FIRST, ROW, SECOND, THIRD
 from dalirefurb.augment.stages.resize import WHOLE_PIXELS
 from dalirefurb.kernels.pixels import blur, mixing, resample, resize, warp
@@ -20,7 +21,7 @@ from dalirefurb.kernels.record import FULL, MIRROR, START, WIDTH
 THREADS = 256
 """Those of a block."""
 
-_FAMILIES = ("levels", "color", "crop_flip", "warp", "blur", "erasing", "mixing", "resize", "resample")
+_FAMILIES = ("levels", "color", "crop_flip", "warp", "blur", "erasing", "mixing", "resize", "resample", "frame")
 
 _BLUR_TABLE = 192
 """Numbers of 32 bits before the sums of `blur.gaussian`: the reach, and weights up to the largest radius."""
@@ -31,6 +32,8 @@ _CONSTANTS = {
     "MIRROR": MIRROR,
     "START": START,
     "FULL": FULL,
+    "FRAME_FILL": FRAME_FILL,
+    "FRAME_START": FRAME_START,
     "TRUNCATE": TRUNCATE,
     "WHOLE_PIXELS": WHOLE_PIXELS,
     "FILL": warp.FILL,
@@ -151,3 +154,5 @@ _NEEDS = {
     "resample.bicubic": Needs(_CUBIC[0], prepares=True, passed=_CUBIC[1]),
     "resample.lanczos": Needs(_LANCZOS[0], prepares=True, passed=_LANCZOS[1]),
 }
+_FRAMED = ("crop_flip.pick", "resize.bilinear", "resample.bicubic", "resample.lanczos")
+_NEEDS |= {f"frame.{name.partition('.')[2]}": _NEEDS[name] for name in _FRAMED}

@@ -18,13 +18,14 @@ from dalirefurb.augment.output import Output
 from dalirefurb.augment.presets import SERVING, Shared, preset
 from dalirefurb.augment.presets import Split as Split
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Size, Stage, sides_of
+from dalirefurb.augment.stage import LONGEST_SIDE, Fill, Size, Stage, sides_of
 from dalirefurb.augment.stages.blur import GaussianBlur
 from dalirefurb.augment.stages.choice import RandomApply
 from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale
 from dalirefurb.augment.stages.crop import HorizontalFlip, RandomCrop
+from dalirefurb.augment.stages.frame import ScaleJitter
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize, ResizeInterpolation
-from dalirefurb.checks import require
+from dalirefurb.checks import integer, interval, require
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -188,6 +189,78 @@ def simclr(
         *maybe(GaussianBlur(kernel), blur),
     ]
     return Recipe(*parts_of(stages, output, shared["split"]))
+
+
+_REMEDY = "pass pixels, such as a tenth of the size"
+_MARGIN = (
+    "Pixels by which each side of what the jitter makes exceeds `size`; then a random crop of `size` comes, so that "
+    "all before it can be cached. 0: none, as published."
+)
+
+
+@preset(
+    shared={**_SERVED, "mean": 0.0, "std": 1.0},
+    scale="Least and greatest factor on the size at which the image just fits; (0.8, 1.25) is standard scale jitter.",
+    margin=_MARGIN,
+    fill="Level around images that are smaller, or one for each channel; the reference has ImageNet's mean.",
+    split=_SPLIT,
+)
+def large_scale_jitter(
+    size: Size = 1024,
+    *,
+    scale: tuple[float, float] = (0.1, 2.0),
+    margin: int = 0,
+    fill: Fill = (123, 117, 104),
+    **shared: Unpack[Shared],
+) -> Recipe:
+    """Make the recipe of detectors with large scale jitter (Ghiasi et al., CVPR 2021), as torchvision's "lsj".
+
+    It does not normalise: torchvision's detection models do. Copy and paste is not made. Nothing is mixed.
+
+    The stages are named decode, scale_jitter, random_crop if there is a margin, flip.
+    """
+    output = _output(size, shared)
+    return Recipe(*parts_of(_jittered(output, margin, scale=scale, fill=fill), output, shared["split"]))
+
+
+@preset(
+    shared=_SERVED,
+    shorter="Least and greatest length of the shorter side in pixels, before the crop.",
+    margin=_MARGIN,
+    fill="Level around images that are smaller, or one for each channel.",
+    split=_SPLIT,
+)
+def segmentation(
+    size: Size = 480,
+    *,
+    shorter: tuple[int, int] = (260, 1040),
+    margin: int = 0,
+    fill: Fill = 0,
+    **shared: Unpack[Shared],
+) -> Recipe:
+    """Make the recipe of torchvision's segmentation reference: the shorter side at random, crop, flip.
+
+    Nothing is mixed. Masks have their own `fill` where a smaller image is filled up: 255 in `MaskFolder`, which losses
+    ignore.
+
+    The stages are named decode, scale_jitter, random_crop if there is a margin, flip.
+    """
+    output = _output(size, shared)
+    height, width = output.sides
+    require(height == width, "size", "one number, since the shorter side is resized", size, "pass the side")
+    wanted, remedy = "two numbers of pixels with 0 < low <= high", "leave it out for the reference's"
+    low, high = interval("shorter", shorter, wanted, lambda low, high: 0 < low <= high < LONGEST_SIDE, remedy)
+    whole = height + integer("margin", margin, 0, None, _REMEDY)
+    stages = _jittered(output, margin, scale=(low / whole, high / whole), cover=True, fill=fill)
+    return Recipe(*parts_of(stages, output, shared["split"]))
+
+
+def _jittered(output: Output, margin: int, **jitter: Any) -> list[Stage]:
+    """Return a scale jitter, a crop of its margin if it has one, and a flip."""
+    margin = integer("margin", margin, 0, None, _REMEDY)
+    height, width = output.sides
+    crops = [RandomCrop(output.size, margin)] if margin else []
+    return [ScaleJitter((height + margin, width + margin), **jitter), *crops, HorizontalFlip()]
 
 
 def _output(size: Size, shared: Shared) -> Output:

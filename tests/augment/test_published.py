@@ -21,6 +21,7 @@ from dalirefurb.augment import (
     RandomGrayscale,
     RandomResizedCrop,
     Resize,
+    ScaleJitter,
     timm_auto_augment,
 )
 from dalirefurb.augment.policies.auto_augment import AutoAugmentSecond
@@ -30,7 +31,9 @@ from dalirefurb.augment.published import (
     airbench,
     convnext,
     deit3,
+    large_scale_jitter,
     resnet_strikes_back,
+    segmentation,
     simclr,
 )
 from dalirefurb.errors import ConfigurationError
@@ -47,6 +50,8 @@ PRESETS: dict[str, Recipe] = {
     "convnext": convnext(),
     "airbench96": airbench(),
     "airbench94": airbench(translate=2, cutout=0),
+    "large_scale_jitter": large_scale_jitter(640, margin=64),
+    "segmentation": segmentation(margin=32),
     "simclr": simclr(),
     "simclr for CIFAR-10": simclr(32, strength=0.5, blur=0.0),
 }
@@ -117,6 +122,27 @@ def test_simclr_is_jitter_grey_and_blur() -> None:
     assert weak == [RandomApply(ColorJitter(0.4, 0.4, 0.4, 0.1), 0.8), RandomGrayscale(0.2)]
 
 
+def test_detectors_and_segmentation_jitter_scales() -> None:
+    """The numbers of torchvision's references for training."""
+    jitter = ScaleJitter(1024, (0.1, 2.0), fill=(123, 117, 104))
+    assert [*large_scale_jitter().stages] == [Decode(), jitter, HorizontalFlip()]
+    assert large_scale_jitter().output == Output(1024, mean=0.0, std=1.0)
+    wider = ScaleJitter((704, 544), (0.8, 1.25), fill=0)
+    made = large_scale_jitter((640, 480), scale=(0.8, 1.25), margin=64, fill=0).stages
+    assert [*made] == [Decode(), wider, RandomCrop((640, 480), 64), HorizontalFlip()]
+    covering = ScaleJitter(480, (260 / 480, 1040 / 480), cover=True)
+    assert [*segmentation().stages] == [Decode(), covering, HorizontalFlip()]
+    assert segmentation().output == Output(480)
+
+
+@pytest.mark.parametrize("margin", [0, 32])
+def test_the_shorter_side_is_as_long_as_is_said(margin: int) -> None:
+    jitter = segmentation(margin=margin).stages[1]
+    uniforms = np.array([[0.0, 0.5, 0.5], [1 - 1e-6, 0.5, 0.5]])
+    sizes = jitter.draw(uniforms, np.array([480, 640]), np.array([640, 480]))["size"]
+    assert sizes.min(axis=1).tolist() == [260, 1039]
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -124,6 +150,10 @@ def test_simclr_is_jitter_grey_and_blur() -> None:
         (lambda: deit3(crop="center"), "crop must be random_resized or simple"),  # type: ignore[arg-type]
         (lambda: airbench(cutout=32), "cutout must be less than 32, got 32"),
         (lambda: deit3((224, 160), crop="simple"), "size must be one number with crop='simple'"),
+        (lambda: segmentation((480, 320)), "size must be one number"),
+        (lambda: segmentation(shorter=(0, 500)), "shorter must be two numbers of pixels"),
+        (lambda: segmentation(margin=-1), "margin must be an int of at least 0"),
+        (lambda: large_scale_jitter(margin=0.5), "margin must be an int"),  # type: ignore[arg-type]
     ],
 )
 def test_what_the_papers_do_not_have_is_refused(make: Any, told: str) -> None:
@@ -131,7 +161,9 @@ def test_what_the_papers_do_not_have_is_refused(make: Any, told: str) -> None:
         make()
 
 
-@pytest.mark.parametrize("preset", [resnet_strikes_back, deit3, convnext, airbench, simclr])
+@pytest.mark.parametrize(
+    "preset", [resnet_strikes_back, deit3, convnext, airbench, simclr, large_scale_jitter, segmentation]
+)
 def test_help_tells_every_argument_and_what_is_mixed(preset: Any) -> None:
     told = inspect.getdoc(preset) or ""
     for name in inspect.signature(preset).parameters:

@@ -5,16 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rows import WITH_MASKS, DataLoaderRow, Job, Row
+from rows import SHORTER, WITH_MASKS, DataLoaderRow, Job, Row
 
 
 class MaskedRow(DataLoaderRow):
-    """torchvision v2's transforms of an image and its mask, in PyTorch's DataLoader: crop and flip."""
+    """torchvision v2's transforms of an image and its mask, in PyTorch's DataLoader.
+
+    Args:
+        reference: Whether they are those of torchvision's reference, not a random resized crop and a flip.
+    """
 
     packages = ("torch", "PIL", "torchvision_v2")
 
-    def __init__(self) -> None:
+    def __init__(self, reference: bool) -> None:
         super().__init__("tensor")
+        self._reference = reference
 
     def _samples(self, job: Job) -> Any:
         import torch
@@ -23,10 +28,15 @@ class MaskedRow(DataLoaderRow):
         from torchvision import tv_tensors
 
         v2 = tv.v2
+        fill = {tv_tensors.Image: 0, tv_tensors.Mask: 255}
+        crop = [v2.RandomResizedCrop(job.size, scale=(0.25, 1), antialias=True), v2.RandomHorizontalFlip()]
+        if self._reference:
+            resize = v2.RandomResize(*SHORTER, antialias=True)
+            cut = v2.RandomCrop(job.size, pad_if_needed=True, fill=fill)
+            crop = [resize, v2.RandomHorizontalFlip(), cut]
         transform = v2.Compose(
             [
-                v2.RandomResizedCrop(job.size, scale=(0.25, 1), antialias=True),
-                v2.RandomHorizontalFlip(),
+                *crop,
                 v2.ToDtype({tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64, "others": None}, scale=True),
                 v2.Normalize(tv.MEAN, tv.STD),
             ]
@@ -51,4 +61,6 @@ def _decoded(path: str) -> Any:
     return tv.v2.functional.pil_to_tensor(tv.decode(path))
 
 
-ROWS: dict[str, Row] = {f"DataLoader, v2, {WITH_MASKS}": MaskedRow()}
+ROWS: dict[str, Row] = {
+    f"DataLoader, v2, {kind}, {WITH_MASKS}": MaskedRow(kind == "reference") for kind in ("crop", "reference")
+}

@@ -34,6 +34,9 @@ CROP_AND_FLIP = "crop and flip"
 WITH_MASKS = "with masks"
 """Ends the name of a row that serves masks, too; see `masks`."""
 
+SHORTER = (260, 1040)
+"""Pixels that torchvision's reference for segmentation resizes the shorter side to, least and most."""
+
 _EPOCH = 1_000_000
 
 

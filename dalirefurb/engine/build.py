@@ -288,7 +288,14 @@ def assemble(
         final_graph = FinalGraph(input_builder, factory.build_rest(), None)
     targets: TargetMaker | None = None
     if source.annotations is not None:
-        targets = TargetMaker(source, recipe, seed=planner.seed, reader=reader, num_threads=depths.reading_threads)
+        targets = TargetMaker(
+            source,
+            recipe,
+            seed=planner.seed,
+            reader=reader,
+            num_threads=depths.reading_threads,
+            most_batches=depths.batches_made,
+        )
     cache = CacheClient(reader, store, encoded=encoded)
     compute_now = ComputeNow(reader, input_builder, lambda: factory.build("partial", 1), max_rows=max_rows)
     assistant = Assistant.of(planner, compute_now)

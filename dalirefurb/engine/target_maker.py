@@ -20,6 +20,7 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.closable_queue import Stopped
 from dalirefurb.errors import SampleError
+from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
@@ -97,15 +98,19 @@ class TargetMaker:
         seed: Seed of the planner.
         reader: Reader of the source, which knows sizes.
         num_threads: Number of threads that read and warp masks.
+        most_batches: Number of batches that are there at the same time, whose masks' memory is used again.
     """
 
-    def __init__(self, source: Source, recipe: Recipe, *, seed: int, reader: Reader, num_threads: int) -> None:
+    def __init__(
+        self, source: Source, recipe: Recipe, *, seed: int, reader: Reader, num_threads: int, most_batches: int
+    ) -> None:
         assert source.annotations is not None
         self._targets: Mapping[str, Target] = source.annotations
         self._name = source.name
         self._recipe = recipe
         self._seed = seed
         self._reader = reader
+        self._buffers = Buffers(most_batches * sum(isinstance(each, Masks) for each in self._targets.values()))
         self._pool = Background(num_threads, name="dalirefurb-targets")
         for target in self._targets.values():
             if isinstance(target, Masks):
@@ -189,7 +194,7 @@ class TargetMaker:
         self, target: Masks, shown: NDArray[np.int64], sizes: NDArray[np.int64], places: Geometry
     ) -> tuple[NDArray[Any], list[Future[None]]]:
         """Begin to read and warp the masks of a batch; return what they are written into, and when all are."""
-        made = np.empty((len(shown), *self._recipe.output.sides), target.dtype)
+        made = self._buffers.take((len(shown), *self._recipe.output.sides), str(target.dtype))
         parts = [slice(start, start + _ROWS) for start in range(0, len(shown), _ROWS)]
         return made, [
             self._pool.submit(partial(self._warp, target, shown[part], sizes[part], places, part, made[part]))

@@ -36,7 +36,7 @@ import numpy as np
 import stock_dali
 import workers
 from claims import Claim, Spread, claim_table, say, table_of
-from competitors.rows import CROP_AND_FLIP, WITH_MASKS
+from competitors.rows import CROP_AND_FLIP, WITH_MASKS, WITH_OBJECTS
 from experiment import Experiment, Options
 from harness import Contender, Slice
 from loaders import STANDARD, LoaderTurns, Loading, default_placement, reuse
@@ -77,7 +77,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
     there = workers.available(options.competitors)
     rows: dict[bool, dict[str, list[workers.Tried]]] = {True: {}, False: {}}
     for row, settings in there.settings.items():
-        if row.endswith(WITH_MASKS):
+        if row.endswith((WITH_MASKS, WITH_OBJECTS)):
             continue
         rows[row.endswith(CROP_AND_FLIP)][row] = settings
     compared = [take_turns(config, options, rows[False], our_loaders, (True, False))]

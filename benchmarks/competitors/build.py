@@ -29,6 +29,7 @@ _WANTED = {
     "torch": [_TORCH, "numpy", "pillow"],
     "torchvision": ["--no-deps", "torchvision==0.28.*"],
     "TurboJPEG, for the DataLoader of tensors and Slipstream": ["PyTurboJPEG==1.*"],
+    "pycocotools, for the DataLoader of objects": ["--no-deps", "pycocotools==2.*"],
     "SPDL": ["spdl==0.8.*"],
     "FFmpeg's libraries, for SPDL's decoder": ["--no-deps", "av"],
     "MONAI": ["--no-deps", "monai==1.6.*"],

@@ -34,6 +34,9 @@ CROP_AND_FLIP = "crop and flip"
 WITH_MASKS = "with masks"
 """Ends the name of a row that serves masks, too; see `masks`."""
 
+WITH_OBJECTS, ANNOTATIONS = "with objects", "instances.json"
+"""Ends the name of a row that serves objects, too, see `objects`; and the name of the file that has these."""
+
 SHORTER = (260, 1040)
 """Pixels that torchvision's reference for segmentation resizes the shorter side to, least and most."""
 
@@ -95,6 +98,7 @@ class DataLoaderRow(Row):
     """
 
     packages = ("torch", "PIL", "torchvision_v2")
+    collate: Callable[[Any], Any] | None = None
 
     def __init__(self, images: str) -> None:
         self._images = images
@@ -128,6 +132,7 @@ class DataLoaderRow(Row):
             num_workers=job.setting["workers"],
             prefetch_factor=job.setting["prefetch_factor"],
             persistent_workers=True,
+            collate_fn=self.collate,
         )
         return (images for images, _ in loader)
 

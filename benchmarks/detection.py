@@ -1,0 +1,170 @@
+"""How fast are photographs loaded with boxes and a mask of each object, for detectors? Beside torchvision's reference.
+
+    standard                  decodes every photograph each time
+    reuse factor 3            decodes and resizes a third of them
+    decoded images kept       standard on a keep in memory: every random number is fresh
+    DataLoader, v2            torchvision's reference with large scale jitter, at its best setting
+
+Claims, on 2 cores: reuse factor 3 is at least 3 times the DataLoader.
+Bound: a reuse factor of n brings at most n times standard.
+Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
+n: 5 rounds (`--rounds`), each a slice of every contender in turn, two epochs of 16 batches of 32 timed in each.
+
+Like for like: scale jitter of 0.1 .. 2 with anti-aliasing, crop or fill to 640 x 640, flip, float32 of 0..1; boxes,
+labels, and masks (k, 640, 640) uint8 of outlines. Ours make what is cached larger by a tenth, and crop that afresh,
+with the flip, which is more. Theirs leave images in a list, where ours are one tensor. Objects are made: 1 to 13 for
+each photograph, of 20 to 60 vertices. The consumer does nothing.
+
+    python benchmarks/competitors/build.py                 once, minutes
+    python benchmarks/detection.py                         about 10 minutes on 2 cores
+    python benchmarks/detection.py --quick --out q.json    seconds; its figures mean nothing
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import harness
+import numpy as np
+import workers
+from claims import Claim, Spread, claim_table, say, table
+from competitors.rows import ANNOTATIONS, WITH_OBJECTS
+from experiment import Experiment, Options
+from harness import Slice
+from loaders import STANDARD, LoaderTurns, Sizes, reuse
+
+from dalirefurb import FileList, ImageFolder, Kept, Recipe
+from dalirefurb.augment.published import large_scale_jitter
+from dalirefurb.targets import CocoDetection
+
+KEPT = "decoded images kept"
+LEAST_OF_LOADER = 3.0
+MOST_OBJECTS, VERTICES, CLASSES = 13, (20, 60), 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Sizes):
+    """What is run.
+
+    Attributes:
+        reuse_factor: Of what reuses.
+        calibration_batches: Timed at each setting of a competitor.
+        memory: Folder in memory where the keep is made.
+    """
+
+    reuse_factor: int = 3
+    calibration_batches: int = 4
+    memory: str = "/dev/shm"
+
+    def recipe(self) -> Recipe:
+        """Cache what is larger by a tenth."""
+        return large_scale_jitter(self.size, margin=self.size // 10, split="random_crop")
+
+
+def measure(config: Config, options: Options) -> dict[str, Any]:
+    """Make objects, calibrate the competitor, and let all take turns."""
+    there = workers.available(options.competitors)
+    with ExitStack() as stack:
+        folder, memory = (Path(stack.enter_context(TemporaryDirectory(dir=each))) for each in (None, config.memory))
+        files = with_objects(options.data, folder, config.samples)
+        images = FileList(files, np.zeros(len(files), np.int64))
+        source = CocoDetection(folder, folder / ANNOTATIONS, masks=True)
+        planners = config.planners(config.reuse_factor, drop_last=True)
+        reused, calibration = reuse(config.reuse_factor), list[Slice]()
+        parts = {STANDARD: (source, STANDARD), reused: (source, reused)}
+        parts[KEPT] = (Kept(source, memory / "keep"), STANDARD)
+        turns = [
+            LoaderTurns(stack, name, read, config.recipe(), planners[plan]) for name, (read, plan) in parts.items()
+        ]
+        for each in turns:
+            each.settle()
+        rivals = [name for name in there.settings if name.endswith(WITH_OBJECTS)]
+        entrants: list[Any] = [*turns]
+        for row in rivals:
+            job = partial(workers.job_of, images, row, config.size, config.batch_size)
+            tried, batches = there.settings[row], config.calibration_batches
+            entrants.append(workers.calibrated(job, tried, options.competitors, batches, calibration))
+            stack.callback(entrants[-1].close)
+        timed = 2 * config.epoch_batches
+        slices = harness.interleave(entrants, rounds=config.rounds, timed_batches=timed)
+    speeds = harness.speeds_of(slices)
+    claims = [
+        Claim.between(speeds, reused, STANDARD, bound=config.reuse_factor),
+        Claim.between(speeds, KEPT, STANDARD),
+        *(Claim.between(speeds, reused, rival, LEAST_OF_LOADER) for rival in rivals),
+        *(Claim.between(speeds, STANDARD, rival) for rival in rivals),
+    ]
+    missing = {name: reason for name, reason in there.missing.items() if name.endswith((WITH_OBJECTS, "environment"))}
+    say(
+        table(["contender", "images/s [quartiles]"], [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]),
+        claim_table(claims),
+        *(f"left out: {name}: {reason}" for name, reason in missing.items()),
+    )
+    settings = {each.name: each.setting for each in entrants if isinstance(each, workers.WorkerTurns)}
+    return {
+        "claims": claims,
+        "settings": settings,
+        "missing": missing,
+        "versions": there.versions,
+        "slices": slices,
+        "calibration": calibration,
+    }
+
+
+def with_objects(data: Path, folder: Path, count: int) -> list[Path]:
+    """Fill an epoch with links to a folder's photographs, and write objects for each; return the links."""
+    source, rng = ImageFolder(data), np.random.default_rng(0)
+    sides = [source[index][0].shape[:2] for index in range(len(source))]
+    links, images, annotations = [], [], []
+    for number in range(count):
+        link = folder / f"{number:06d}.jpg"
+        link.symlink_to(Path(source.name(number % len(source))).resolve())
+        links.append(link)
+        height, width = sides[number % len(source)]
+        images.append({"id": number, "file_name": link.name, "height": height, "width": width})
+        for _ in range(rng.integers(1, MOST_OBJECTS + 1)):
+            outline = blob(rng, height, width)
+            low, high = outline.min(axis=0), outline.max(axis=0)
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": number,
+                    "category_id": int(rng.integers(1, CLASSES + 1)),
+                    "bbox": [*low.tolist(), *(high - low).tolist()],
+                    "area": float(np.prod(high - low)),
+                    "iscrowd": 0,
+                    "segmentation": [outline.ravel().tolist()],
+                }
+            )
+    categories = [{"id": number, "name": str(number)} for number in range(1, CLASSES + 1)]
+    whole = {"images": images, "annotations": annotations, "categories": categories}
+    (folder / ANNOTATIONS).write_text(json.dumps(whole))
+    return links
+
+
+def blob(rng: np.random.Generator, height: int, width: int) -> np.ndarray[Any, Any]:
+    """Return an outline within an image, x and y of shape (v, 2), a twentieth to a half as large."""
+    count = int(rng.integers(VERTICES[0], VERTICES[1] + 1))
+    angles = np.linspace(0, 2 * np.pi, count, endpoint=False)
+    radius = rng.uniform(0.025, 0.25) * min(height, width) * (1 + 0.3 * np.sin(3 * angles + rng.uniform(0, 6)))
+    centre = rng.uniform(0.1, 0.9, 2) * (width, height)
+    outline = centre + radius[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    return np.round(outline.clip(0, (width, height)), 2)
+
+
+EXPERIMENT = Experiment(
+    measure,
+    Config(size=640, batch_size=32, epoch_batches=16, rounds=5),
+    quick=Config(size=64, batch_size=8, epoch_batches=4, rounds=1, calibration_batches=2, memory="/tmp"),
+    keeps_memory=True,
+    options=workers.OPTION,
+)
+
+if __name__ == "__main__":
+    raise SystemExit(EXPERIMENT.main())

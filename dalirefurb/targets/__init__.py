@@ -12,6 +12,7 @@ once, by all of them together, however the image itself was made: computed just 
     YoloFolder
 
     Boxes, Keypoints, Polygons       of objects, any number in each image
+    InstanceMasks                    a mask of each object
     Objects                          what else is known of each object, such as its class
     Masks                            a number for each pixel
     Values                           what belongs to the image as a whole
@@ -21,6 +22,7 @@ A batch is `images, masks` where masks are the only target, else `images, target
 
 from dalirefurb.targets.annotated import Annotated as Annotated
 from dalirefurb.targets.coco import CocoDetection as CocoDetection
+from dalirefurb.targets.instance_masks import InstanceMasks as InstanceMasks
 from dalirefurb.targets.kinds import Boxes as Boxes
 from dalirefurb.targets.kinds import Keypoints as Keypoints
 from dalirefurb.targets.kinds import Objects as Objects

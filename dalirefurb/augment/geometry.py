@@ -106,12 +106,12 @@ def geometry(
     for place in range(len(steps))[::-1]:
         maps = steps[place] @ maps
         # Where the source itself ends is known without lines.
-        found.append(borders(maps, *entered[place]) if place else maps[:, 2:])
+        found.append(_borders(maps, *entered[place]) if place else maps[:, 2:])
     lines = np.concatenate(found, axis=1) if found else np.empty((len(indices), 0, 3))
     return Geometry(maps, _within(lines, recipe.output.sides))
 
 
-def borders(maps: Maps, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
+def _borders(maps: Maps, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the lines where images of these sizes end, and where their horizon is, (n, 5, 3)."""
     x, y, third = maps.transpose(1, 0, 2)
     return np.stack([x, y, widths[:, None] * third - x, heights[:, None] * third - y, third], axis=1)

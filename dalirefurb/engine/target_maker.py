@@ -25,6 +25,7 @@ from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
 from dalirefurb.system.threads import Background
+from dalirefurb.targets.fill import filler
 from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import Boxes, Keypoints, ObjectTarget, Polygons, Target, Values
 from dalirefurb.targets.mask_images import MaskError, Masks
@@ -115,7 +116,7 @@ class TargetMaker:
             if isinstance(target, Masks):
                 warp_of("uint8", str(target.dtype))  # which is compiled for the first time
             elif isinstance(target, InstanceMasks):
-                target.prepare()
+                filler(), warp_of("uint8", "uint8")
 
     def begin(self, cache_plan: CachePlan) -> GroupTargets:
         """Begin with those of a group.
@@ -199,26 +200,18 @@ class TargetMaker:
         return made, int(np.count_nonzero(~stay))
 
     def _instance_masks(
-        self,
-        target: InstanceMasks,
-        objects: Ragged,
-        shown: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        places: Geometry,
+        self, target: InstanceMasks, objects: Ragged, shown: NDArray[np.int64], sizes: NDArray[np.int64], at: Geometry
     ) -> tuple[Ragged, list[Future[None]]]:
         """Begin to draw the masks of a batch's objects; return what they are drawn into, and when all are."""
-        size = self._recipe.output.sides
         # The system gives pages of zeros to what is written alone, a few rows of each.
-        made = Ragged(np.zeros((len(objects.values), *size), np.uint8), objects.offsets)
-        placing = target.placing(places, sizes, size)
+        made = Ragged(np.zeros((len(objects.values), *self._recipe.output.sides), np.uint8), objects.offsets)
 
         def draw(start: int) -> None:
-            scratch = target.scratch(size[0])
             for row in range(start, min(start + _ROWS, len(shown))):
                 index, (height, width), own = int(shown[row]), sizes[row].tolist(), slice(*made.offsets[row : row + 2])
                 if (misfit := target.misfit(index, (height, width))) is not None:
                     raise SampleError(index, self._name(index), misfit, lasting=True)
-                target.draw(objects.values[own], placing, row, made.values[own], scratch)
+                target.draw(objects.values[own], at.maps[row], at.lines[row], (height, width), made.values[own])
 
         return made, [self._pool.submit(partial(draw, start)) for start in range(0, len(shown), _ROWS)]
 

@@ -1,96 +1,17 @@
-"""Fill: outlines of objects, taken from source images to served ones, and filled there, so that edges are sharp.
+"""Fill: outlines of objects, taken from source images to served ones and filled there, so that their edges are sharp.
 
-A pixel is in an outline if its centre is: if to the left of it an odd number of edges is crossed in its row. What an
-object's outlines cover together is the object. Where there is a compiler, compiled code does it; else Python, slowly.
+A pixel is in an outline if its centre is: to the left of it an odd number of edges is crossed. What an object's
+outlines cover together is the object. Where there is a compiler compiled code does it, else Python, slowly.
 """
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
-from dalirefurb.augment.geometry import Geometry, borders
-from dalirefurb.augment.maps import Maps, inverted
-from dalirefurb.targets.ragged import Ragged
-
-
-@dataclass(frozen=True)
-class Placing:
-    """Where outlines of the source's images go in the served ones of a batch.
-
-    Attributes:
-        maps: Maps from the served images to the source's, (n, 3, 3).
-        seen: Lines in the served images beyond which nothing is seen, (n, l, 3), see `Geometry`.
-        inverses: Maps from the source's images to the served ones, (n, 3, 3).
-        least: Third coordinate of what is mapped, (n,), below which nothing is in a served image: the horizon, and
-            what is so near to it that it is outside.
-        lines: The same lines, and the borders of the source's images, (n, k, 3).
-    """
-
-    maps: Maps
-    seen: NDArray[np.float64]
-    inverses: Maps
-    least: NDArray[np.float64]
-    lines: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, geometry: Geometry, sizes: NDArray[np.int64], size: tuple[int, int], *, normalized: bool) -> Placing:
-        """Return where outlines go.
-
-        Args:
-            geometry: Where the served images come from.
-            sizes: Heights and widths of the source's images in pixels, shape (n, 2).
-            size: Height and width of served images in pixels.
-            normalized: Whether vertices are shares of the source image's sides.
-        """
-        height, width = size
-        corners = np.array([[0, 0, 1], [width, 0, 1], [0, height, 1], [width, height, 1]], np.float64)
-        # The third coordinates of a map and of its inverse, at the same place, have the determinant as their product.
-        most = (geometry.maps[:, 2] @ corners.T).max(axis=1, initial=0)
-        least = np.full(len(most), np.inf)
-        np.divide(np.abs(np.linalg.det(geometry.maps)), 2 * most, out=least, where=most > 0)
-        lines = np.concatenate([geometry.lines, borders(geometry.maps, sizes[:, 0], sizes[:, 1])], axis=1)
-        scale = np.insert(sizes[:, ::-1], 2, 1, axis=1) if normalized else np.ones((1, 3))
-        return cls(geometry.maps, geometry.lines, inverted(geometry.maps) * scale[:, None], least, lines)
-
-
-class Scratch:
-    """What filling needs beside images, of one thread.
-
-    Args:
-        vertices: Most vertices that an outline has.
-        height: Height of served images in pixels.
-    """
-
-    def __init__(self, vertices: int, height: int) -> None:
-        # The horizon cuts an edge, so that there is a vertex more for each.
-        self.numbers = np.empty((4, 2 * vertices))
-        self.edges = np.empty((4, 2 * vertices), np.int64)
-        self.rows = np.empty((3, height), np.int64)
-
-
-def fill_outlines(
-    outlines: Ragged, objects: NDArray[np.int64], placing: Placing, row: int, out: NDArray[np.uint8], scratch: Scratch
-) -> None:
-    """Fill the outlines of an image's objects.
-
-    Args:
-        outlines: Vertices of outlines, x and y in the source's image, of the first outline first.
-        objects: Where each object's outlines begin and end among all, shape (k, 2).
-        placing: Where outlines go in the images of a batch.
-        row: Row of the image in that batch.
-        out: Masks of the objects, (k, H, W), in which 1 is written where they are.
-        scratch: Memory for outlines of so many vertices, and images of that height.
-    """
-    given = outlines.values, outlines.offsets, np.ascontiguousarray(objects)
-    places = placing.inverses[row], placing.lines[row], placing.least[row]
-    filler()(*given, *places, out, scratch.numbers, scratch.edges, scratch.rows)
 
 
 @cache
@@ -102,35 +23,54 @@ def filler() -> Callable[..., None]:
 
     from dalirefurb.kernels.llvm import compiled, kept, with_functions
 
-    real, whole, levels = types.float64, types.int64, types.uint8
-    given = [(real, 2), (whole, 1), (whole, 2), (real, 2), (real, 2)]
-    outlines = [types.Array(kind, dimensions, "C", readonly=True) for kind, dimensions in given]
-    written = levels[:, :, ::1], real[:, ::1], whole[:, ::1], whole[:, ::1]
-    steps = {each.__name__: compiled(each) for each in (_see, _map, _join, _scan)}
-    return kept(with_functions(_fill, "fill_outlines", **steps), types.void(*outlines, real, *written))
+    def given(kind: Any, dimensions: int) -> Any:
+        return types.Array(kind, dimensions, "C", readonly=True)
+
+    real, whole = types.float64, types.int64
+    outlines = types.Tuple([given(real, 2), given(whole, 1)])
+    scratch = types.Tuple([real[:, ::1], whole[:, ::1], whole[:, ::1], real[:, ::1]])
+    image = given(whole, 2), given(real, 2), given(real, 2), given(real, 1), types.uint8[:, :, ::1]
+    steps = {each.__name__: compiled(each) for each in (_see, _invert, _map, _join, _scan)}
+    return kept(with_functions(_fill, "fill_outlines", **steps), types.void(outlines, *image, scratch))
 
 
-def _fill(
-    vertices: Any,
-    offsets: Any,
-    objects: Any,
-    inverse: Any,
-    lines: Any,
-    least: Any,
-    out: Any,
-    numbers: Any,
-    edges: Any,
-    rows: Any,
-) -> None:
-    """Do what `fill_outlines` does; it takes no memory, and compiled never Python's lock."""
-    for y in range(out.shape[1]):
-        rows[0, y], rows[1, y], rows[2, y] = -1, 0, out.shape[2]
+def scratch_of(vertices: int, height: int) -> tuple[Any, ...]:
+    """Return memory for outlines of so many vertices at most, in images of this height."""
+    # The horizon cuts an edge in two.
+    numbers, edges = np.empty((4, 2 * vertices)), np.empty((4, 2 * vertices), np.int64)
+    return numbers, edges, np.empty((3, height), np.int64), np.empty((3, 3))
+
+
+def _fill(outlines: Any, objects: Any, m: Any, lines: Any, sides: Any, out: Any, scratch: Any) -> None:
+    """Fill the outlines of an image's objects; it takes no memory, and compiled never Python's lock.
+
+    Args:
+        outlines: Vertices of outlines, x and y, shape (v, 2), and where those of each begin, shape (p + 1,).
+        objects: Where each object's outlines begin and end, shape (k, 2) or more.
+        m: Map from the served image to the source, shape (3, 3), see `augment.maps`.
+        lines: Lines in the served image beyond which nothing is seen, shape (l, 3), see `augment.geometry`.
+        sides: Width and height of the source image in pixels, and pixels that x and y of a vertex count, shape (4,).
+        out: Masks of the objects, (k, H, W), in which 1 is written where they are.
+        scratch: See `scratch_of`.
+    """
+    (vertices, offsets), (numbers, edges, rows, inverse) = outlines, scratch
+    # Of each row the edge that begins there, after which others follow, and its pixels that are seen, low .. high - 1.
+    heads, low, high = rows[0], rows[1], rows[2]
+    for y in range(len(low)):
+        heads[y], low[y], high[y] = -1, 0, out.shape[2]
     for line in range(len(lines)):
-        _see(lines[line, 0], lines[line, 1], lines[line, 2], out.shape[2], rows[1], rows[2])
+        _see(lines[line, 0], lines[line, 1], lines[line, 2], out.shape[2], low, high)
+    for axis in range(2):
+        a, b, c = m[axis, 0], m[axis, 1], m[axis, 2]
+        _see(a, b, c, out.shape[2], low, high)
+        side = sides[axis]
+        _see(side * m[2, 0] - a, side * m[2, 1] - b, side * m[2, 2] - c, out.shape[2], low, high)
+    least = _invert(m, sides[2], sides[3], out.shape[1], out.shape[2], inverse)
     for number in range(len(objects)):
         for outline in range(objects[number, 0], objects[number, 1]):
-            count = _map(vertices, offsets[outline], offsets[outline + 1], inverse, least, numbers[0], numbers[1])
-            top, bottom = _join(numbers, count, edges, rows[0])
+            start, stop = offsets[outline], offsets[outline + 1]
+            count = _map(vertices, start, stop, inverse, least, numbers[0], numbers[1])
+            top, bottom = _join(numbers, count, edges, heads)
             _scan(top, bottom, numbers, edges, rows, out[number])
 
 
@@ -154,6 +94,24 @@ def _see(a: Any, b: Any, c: Any, width: Any, low: Any, high: Any) -> None:
             high[y] = begin
 
 
+def _invert(m: Any, scale_x: Any, scale_y: Any, height: Any, width: Any, inverse: Any) -> Any:
+    """Write the map from vertices to the served image, times a number above 0; return the least third coordinate there.
+
+    Nothing of less is in the image: it is behind the horizon, or beside the image.
+    """
+    for row in range(3):
+        for column in range(3):
+            one, other, i, j = (column + 1) % 3, (column + 2) % 3, (row + 1) % 3, (row + 2) % 3
+            inverse[row, column] = m[one, i] * m[other, j] - m[one, j] * m[other, i]
+    determinant = m[0, 0] * inverse[0, 0] + m[0, 1] * inverse[1, 0] + m[0, 2] * inverse[2, 0]
+    for row in range(3):
+        for column, scale in enumerate((scale_x, scale_y, 1.0)):
+            inverse[row, column] *= scale * np.sign(determinant)
+    # Third coordinates of a map and of its inverse, at the same place, have the determinant as their product.
+    most = m[2, 2] + max(m[2, 0] * width, 0.0) + max(m[2, 1] * height, 0.0)
+    return abs(determinant) / (2 * most) if most > 0 else np.inf
+
+
 def _map(vertices: Any, start: Any, stop: Any, inverse: Any, least: Any, xs: Any, ys: Any) -> Any:
     """Map an outline's vertices, cut off where the third coordinate is too small, as Sutherland and Hodgman do."""
     count, last_x, last_y, last_third = 0, 0.0, 0.0, 0.0
@@ -163,15 +121,14 @@ def _map(vertices: Any, start: Any, stop: Any, inverse: Any, least: Any, xs: Any
         x = inverse[0, 0] * u + inverse[0, 1] * v + inverse[0, 2]
         y = inverse[1, 0] * u + inverse[1, 1] * v + inverse[1, 2]
         third = inverse[2, 0] * u + inverse[2, 1] * v + inverse[2, 2]
-        if place >= start:
-            if (third > least) != (last_third > least):  # The edge along the cut is outside of the image.
-                share = (last_third - least) / (last_third - third)
-                xs[count] = (last_x + share * (x - last_x)) / least
-                ys[count] = (last_y + share * (y - last_y)) / least
-                count += 1
-            if third > least:
-                xs[count], ys[count] = x / third, y / third
-                count += 1
+        if place >= start and (third > least) != (last_third > least):  # The edge along the cut is beside the image.
+            share = (last_third - least) / (last_third - third)
+            xs[count] = (last_x + share * (x - last_x)) / least
+            ys[count] = (last_y + share * (y - last_y)) / least
+            count += 1
+        if place >= start and third > least:
+            xs[count], ys[count] = x / third, y / third
+            count += 1
         last_x, last_y, last_third = x, y, third
     return count
 

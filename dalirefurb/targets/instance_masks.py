@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.geometry import Geometry
-from dalirefurb.augment.maps import unmoved
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.targets.fill import Placing, Scratch, fill_outlines, filler
+from dalirefurb.targets.fill import filler, scratch_of
 from dalirefurb.targets.kinds import ObjectTarget, Polygons, digest_of
-from dalirefurb.targets.masks import warp_mask, warp_of
+from dalirefurb.targets.masks import warp_mask
 from dalirefurb.targets.ragged import Ragged
 
 _FIRST, _MORE, _VALUE, _SIGN = 48, 0x20, 0x1F, 0x10
@@ -25,17 +23,14 @@ class InstanceMasks(ObjectTarget):
 
     Outlines are mapped and filled in the served image, so their edges are sharp whatever the recipe does. A pixel is in
     an outline if its centre is, by the even-odd rule, and in an object if it is in one of its outlines, as COCO has it:
-    an outline within another one is no hole. Run lengths are warped once, each pixel to that of the nearest one. Where
-    nothing of the source's image is seen masks are 0, also where an outline reaches out of it.
-
-    Masks stay together with boxes: where `Boxes` drops an object its mask goes, and one that is not dropped keeps its
-    mask even if no pixel's centre is in it any more.
+    an outline within another one is no hole. Run lengths are warped once, to the nearest pixel. Where nothing of the
+    source's image is seen masks are 0. Where `Boxes` drops an object its mask goes, too; one that stays keeps its mask
+    even if no pixel is left in it.
 
     Args:
-        masks: For each sample its objects. Each is a list of outlines, see `Polygons`; or run lengths, as COCO has
-            them, {"size": [height, width], "counts": ...}, a list or a compressed text; or a bool array (height,
-            width). The latter are of the size of the sample's image, upright. An object without outlines has an empty
-            mask.
+        masks: For each sample its objects. Each is a list of outlines, see `Polygons`; or run lengths of a mask of the
+            image's size, upright, as COCO has them: {"size": [height, width], "counts": ...}, a list or a compressed
+            text.
         normalized: Whether outlines are shares of the image's width and height, as in YOLO's files, not pixels.
 
     Attributes:
@@ -50,21 +45,17 @@ class InstanceMasks(ObjectTarget):
     """
 
     def __init__(self, masks: Sequence[Sequence[Any]], *, normalized: bool = False) -> None:
-        outlines, runs, sizes, numbers = list[list[Any]](), list[Any](), list[tuple[int, int]](), list[int]()
-        for sample, objects in enumerate(masks):
-            outlines.append([])
-            for each in objects:
-                coded = _run_lengths(each, sample)
-                numbers.append(-1 if coded is None else len(runs))
-                outlines[-1].append(each if coded is None else [])
-                if coded is not None:
-                    runs.append(coded[0])
-                    sizes.append(coded[1])
-        self.polygons = Polygons(outlines, normalized=normalized)
-        self.runs = Ragged.of(runs, "run lengths, by their number,", (), "uint32")
-        self.run_sizes = np.array(sizes, np.int64).reshape(-1, 2)
+        by_outlines = [[[] if isinstance(each, Mapping) else each for each in objects] for objects in masks]
+        self.polygons = Polygons(by_outlines, normalized=normalized)
+        coded = [isinstance(each, Mapping) for objects in masks for each in objects]
+        runs = [
+            _run_lengths(each, sample) for sample, its in enumerate(masks) for each in its if isinstance(each, Mapping)
+        ]
+        self.runs = Ragged.of([lengths for lengths, _ in runs], "run lengths, by their number,", (), "uint32")
+        self.run_sizes = np.array([size for _, size in runs], np.int64).reshape(-1, 2)
+        numbers = np.where(coded, np.cumsum(coded) - 1, -1)
         own = self.polygons.rows
-        self.rows = Ragged(np.insert(own.values, 2, np.array(numbers, np.int64), axis=1), own.offsets)
+        self.rows = Ragged(np.column_stack([own.values, numbers]), own.offsets)
 
     def one(self, sample: int, size: tuple[int, int]) -> NDArray[np.uint8]:
         """Return the masks of one sample's objects, (k, height, width).
@@ -76,68 +67,54 @@ class InstanceMasks(ObjectTarget):
             raise SampleError(sample, f"sample {sample}", misfit, lasting=True)
         objects = self.rows.take(np.array([sample])).values
         made = np.zeros((len(objects), *size), np.uint8)
-        placing = self.placing(Geometry(unmoved(1), np.empty((1, 0, 3))), np.array([size]), size)
-        self.draw(objects, placing, 0, made, self.scratch(size[0]))
+        self.draw(objects, np.eye(3), np.empty((0, 3)), size, made)
         return made
 
     def misfit(self, sample: int, size: tuple[int, int]) -> str | None:
         """Say why a sample's masks cannot be used with its image, of such a height and width; None if they can."""
-        start, stop = self.rows.offsets[sample : sample + 2]
-        numbers = self.rows.values[start:stop, 2]
-        for height, width in self.run_sizes[numbers[numbers >= 0]].tolist():
-            if (height, width) != size:
-                return (
-                    f"run lengths of its masks must be of the size of the image, {size[0]} x {size[1]}, EXIF "
-                    f"orientation applied, but are of {height} x {width}"
-                )
-        return None
-
-    def prepare(self) -> None:
-        """Compile what is needed."""
-        filler()
-        if len(self.runs):
-            warp_of("uint8", "uint8")
-
-    def placing(self, geometry: Geometry, sizes: NDArray[np.int64], size: tuple[int, int]) -> Placing:
-        """Return where outlines go in the served images of a batch, see `Placing.of`."""
-        return Placing.of(geometry, sizes, size, normalized=self.polygons.normalized)
-
-    def scratch(self, height: int) -> Scratch:
-        """Return what a thread needs that draws in images of this height."""
-        return Scratch(int(self.polygons.outlines.counts.max(initial=1)), height)
+        numbers = self.rows.values[slice(*self.rows.offsets[sample : sample + 2]), 2]
+        other = next((its for its in self.run_sizes[numbers[numbers >= 0]].tolist() if tuple(its) != size), None)
+        return other and (
+            f"run lengths of its masks must be of the size of the image, {size[0]} x {size[1]}, EXIF orientation "
+            f"applied, but are of {other[0]} x {other[1]}"
+        )
 
     def draw(
-        self, objects: NDArray[np.int64], placing: Placing, row: int, out: NDArray[np.uint8], scratch: Scratch
+        self,
+        objects: NDArray[np.int64],
+        source_map: NDArray[np.float64],
+        lines: NDArray[np.float64],
+        size: tuple[int, int],
+        out: NDArray[np.uint8],
     ) -> None:
         """Draw the masks of an image's objects.
 
         Args:
             objects: The objects, rows of `rows`, (k, 3).
-            placing: Where they go in the images of a batch.
-            row: Row of the image in that batch.
+            source_map: Map from the served image to the source, shape (3, 3), see `augment.maps`.
+            lines: Lines in the served image beyond which nothing is seen, shape (l, 3), see `augment.geometry`.
+            size: Height and width of the source image in pixels.
             out: Masks, (k, H, W), of zeros.
-            scratch: Memory, which no other thread uses meanwhile.
         """
-        fill_outlines(self.polygons.outlines, objects, placing, row, out, scratch)
+        outlines, sides = self.polygons.outlines, size[::-1]
+        if len(objects):
+            own = outlines.offsets[objects[:, 0].min() : objects[:, 1].max() + 1]
+            scratch = scratch_of(int(np.diff(own).max(initial=1)), out.shape[1])
+            scales = np.array([sides, sides if self.polygons.normalized else (1, 1)], np.float64).ravel()
+            given = map(np.ascontiguousarray, (objects, source_map, lines, scales))
+            filler()((outlines.values, outlines.offsets), *given, out, scratch)
         for place in np.flatnonzero(objects[:, 2] >= 0).tolist():
             (lengths,) = self.runs.take(objects[place : place + 1, 2]).parts()
-            height, width = self.run_sizes[objects[place, 2]]
             mask = np.repeat((np.arange(len(lengths)) % 2).astype(np.uint8), lengths)
-            warp_mask(mask.reshape(width, height).T, placing.maps[row], placing.seen[row], 0, out[place])
+            warp_mask(mask.reshape(sides).T, source_map, lines, 0, out[place])
 
     def digest(self) -> str:
         """Hash all outlines and run lengths, and which objects they are of."""
         return digest_of(super().digest(), self.polygons.digest(), self.runs.values, self.runs.offsets, self.run_sizes)
 
 
-def _run_lengths(given: Any, sample: int) -> tuple[NDArray[np.uint32], tuple[int, int]] | None:
-    """Return run lengths of a mask, and its height and width; None if it is given by outlines."""
-    if getattr(given, "ndim", 0) == 2 and str(given.dtype).endswith("bool"):
-        columns = np.asarray(given).T.ravel()
-        changes = np.flatnonzero(np.diff(columns, prepend=False))
-        return np.diff(changes, prepend=0, append=columns.size).astype(np.uint32), np.asarray(given).shape
-    if not isinstance(given, Mapping):
-        return None
+def _run_lengths(given: Mapping[str, Any], sample: int) -> tuple[NDArray[np.uint32], tuple[int, int]]:
+    """Return run lengths of a mask, and its height and width."""
     try:
         height, width = (int(side) for side in given["size"])
         counts = given["counts"]

@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dalirefurb.augment.geometry import Geometry
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.targets import InstanceMasks, fill
+from dalirefurb.targets import InstanceMasks, fill, instance_masks
 from dalirefurb.targets.masks import warp_labels
 from tests.targets.test_masks import any_maps
 
@@ -29,8 +27,7 @@ def drawn(
     """Masks of an image's objects in a served one, (k, 37, 53)."""
     masks = InstanceMasks([objects])
     made = np.zeros((len(objects), *SIDES), np.uint8)
-    placing = masks.placing(Geometry(source_map[None], lines), np.array([source_size]), SIDES)
-    masks.draw(masks.rows.values, placing, 0, made, masks.scratch(HEIGHT))
+    masks.draw(masks.rows.values, source_map, lines[0], source_size, made)
     return made
 
 
@@ -117,7 +114,7 @@ def test_what_is_compiled_does_what_python_does(monkeypatch: pytest.MonkeyPatch)
         lines = rng.normal(0, [1, 1, 20], (1, 2, 3))
         one = drawn(objects, source_map, lines, SIDES)
         with monkeypatch.context() as patch:
-            patch.setattr(fill, "filler", lambda: fill._fill)
+            patch.setattr(instance_masks, "filler", lambda: fill._fill)
             other = drawn(objects, source_map, lines, SIDES)
         assert np.array_equal(one, other)
 
@@ -196,7 +193,7 @@ def test_run_lengths_are_the_mask_that_they_are_of(height: int, width: int, shar
     mask = np.random.default_rng(seed).random((height, width)) < share
     counts, size = counts_of(mask), [height, width]
     forms = [counts, np.array(counts), text_of(counts), text_of(counts).encode()]
-    masks = InstanceMasks([[{"size": size, "counts": each} for each in forms] + [mask, torch.from_numpy(mask)]])
+    masks = InstanceMasks([[{"size": size, "counts": each} for each in forms]])
     assert {tuple(each.tolist()) for each in masks.runs.parts()} == {tuple(counts)}
     assert (masks.one(0, (height, width)) == mask).all()
 
@@ -218,7 +215,8 @@ def test_run_lengths_are_warped_as_masks_are() -> None:
     mask, lines = rng.random((30, 40)) < 0.5, np.array([[[1.0, 0.5, -9]]])
     for _ in range(10):
         source_map = np.eye(3) + rng.normal(0, [[0.2, 0.2, 5], [0.2, 0.2, 5], [0.003, 0.003, 0.1]])
-        made = drawn([[SQUARE], mask, []], source_map, lines, mask.shape)
+        coded = {"size": mask.shape, "counts": counts_of(mask)}
+        made = drawn([[SQUARE], coded, []], source_map, lines, mask.shape)
         expected = np.empty(SIDES, np.uint8)
         warp_labels(mask.astype(np.uint8), source_map, lines[0], 0, expected)
         assert np.array_equal(made[1], expected)

@@ -65,7 +65,7 @@ ONLY = {
     ("augment", "PIL"): {"augment.importing.torchvision_pixels"},
     ("augment", "torch"): {"augment.importing.torchvision_pixels"},
     ("dali", "numba"): {"dali.insides"},
-    ("targets", "numba"): {"targets.masks"},
+    ("targets", "numba"): {"targets.fill", "targets.masks"},
     ("targets", "PIL"): {"targets.mask_images"},
     ("kernels", "cupy"): {"kernels.cuda.launcher"},
     ("kernels", "nvidia"): {"kernels.pipelines"},

@@ -22,6 +22,7 @@ from dalirefurb.engine.finisher import Served
 from dalirefurb.engine.loader_view import Batch
 from dalirefurb.engine.target_maker import BatchTargets
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import Boxes, Keypoints, Objects, ObjectTarget, Target
 from dalirefurb.targets.objects import rows_of
 from dalirefurb.targets.ragged import Ragged
@@ -68,6 +69,11 @@ class TargetTensors:
                     f'target_form="ultralytics" needs one target of boxes, and the classes of objects under the name '
                     f'"labels", got {", ".join(annotations)}: pass Annotated(..., {{"boxes": Boxes(boxes), "labels": '
                     f"Objects(classes)}})"
+                )
+            if masks := [name for name, target in annotations.items() if isinstance(target, InstanceMasks)]:
+                raise ConfigurationError(
+                    f'target_form="ultralytics" has no masks of objects yet, but there are {", ".join(masks)}: pass '
+                    f"outlines as Polygons, or leave target_form out"
                 )
         added = FLAT if form == "ultralytics" else () if self._alone is not None else ADDED
         if taken := sorted({*added} & {*annotations}):

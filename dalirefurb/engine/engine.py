@@ -232,6 +232,7 @@ class Engine:
             misses=served.misses,
             recomputed=served.recomputed,
             replaced=served.replaced,
+            dropped_objects=0 if served.targets is None else served.targets.dropped,
         )
         self._expected = following
         return served

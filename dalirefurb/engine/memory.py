@@ -26,6 +26,7 @@ from dalirefurb.store import StoreSpec, available
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device.memory import KERNEL_BYTES
 from dalirefurb.store.memory_budget import amount, budget_bytes
+from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.mask_images import Masks
 
 DECODER_BYTES = 2**28
@@ -101,10 +102,12 @@ class Account:
 
     @property
     def _mask_bytes(self) -> int:
-        """Bytes of the masks of one served image."""
+        """Bytes of the masks of one served image, of as many objects as images have on average."""
         targets = (self.configuration.source.annotations or {}).values()
         pixels = math.prod(self.configuration.recipe.output.sides)
-        return pixels * sum(each.dtype.itemsize for each in targets if isinstance(each, Masks))
+        whole = sum(each.dtype.itemsize for each in targets if isinstance(each, Masks))
+        means = [len(each.rows.values) / max(len(each), 1) for each in targets if isinstance(each, InstanceMasks)]
+        return math.ceil(pixels * (whole + sum(means)))
 
     def _file_bytes(self) -> int:
         """Return the mean bytes of some of the source's files, or an allowance where its samples are none."""

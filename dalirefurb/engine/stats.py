@@ -42,6 +42,7 @@ class Stats:
         misses: Rows whose partial image was computed for them.
         recomputed: Misses that the plan expected to hit: their version was not in the store, though of a good sample.
         replaced: Rows that show another sample than the plan's, since the plan's is bad.
+        dropped_objects: Objects of these rows that were left out, as less was left of them than `Boxes` asks for.
         stored: Partial images put into the store.
         declined: Partial images the store had no room for.
         files: Encoded images that were read to be decoded, also of batches made ahead.
@@ -63,6 +64,7 @@ class Stats:
     misses: int = 0
     recomputed: int = 0
     replaced: int = 0
+    dropped_objects: int = 0
     stored: int = 0
     declined: int = 0
     files: int = 0

@@ -2,6 +2,7 @@
 
 plans ─▶ maps of all rows ─▶ objects, mapped at once ──────────────────────────┐
                  └─▶ masks, on threads of their own, while images are made ─────┴─▶ targets of each batch
+                     those of objects that are left, too
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
 from dalirefurb.system.threads import Background
+from dalirefurb.targets.fill import filler
+from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import Boxes, Keypoints, ObjectTarget, Polygons, Target, Values
 from dalirefurb.targets.mask_images import MaskError, Masks
 from dalirefurb.targets.masks import warp_mask, warp_of
@@ -46,11 +49,13 @@ class BatchTargets:
             (B, ...).
         maps: Maps from pixels of the served images to those of the source's, float64 of shape (B, 3, 3).
         sizes: Heights and widths of the source's images in pixels, int64 of shape (B, 2).
+        dropped: Number of objects of which too little is left.
     """
 
     values: Mapping[str, Any]
     maps: NDArray[np.float64]
     sizes: NDArray[np.int64]
+    dropped: int
 
 
 class GroupTargets:
@@ -115,6 +120,8 @@ class TargetMaker:
         for target in self._targets.values():
             if isinstance(target, Masks):
                 warp_of("uint8", str(target.dtype))  # which is compiled for the first time
+            elif isinstance(target, InstanceMasks):
+                filler(), warp_of("uint8", "uint8")
 
     def begin(self, cache_plan: CachePlan) -> GroupTargets:
         """Begin with those of a group.
@@ -159,15 +166,22 @@ class TargetMaker:
                 jobs += own
             elif isinstance(target, Values):
                 values[name] = target.values[shown]
-        values |= self._objects(shown, sizes, places)
-        return BatchTargets(values, places.maps, sizes), jobs
+        objects, dropped = self._objects(shown, sizes, places)
+        values |= objects
+        for name, target in self._targets.items():
+            if isinstance(target, InstanceMasks):
+                values[name], own = self._instance_masks(target, values[name], shown, sizes, places)
+                jobs += own
+        return BatchTargets(values, places.maps, sizes, dropped), jobs
 
-    def _objects(self, shown: NDArray[np.int64], sizes: NDArray[np.int64], places: Geometry) -> dict[str, Any]:
-        """Map all objects of a batch, and drop those of which too little is left."""
+    def _objects(
+        self, shown: NDArray[np.int64], sizes: NDArray[np.int64], places: Geometry
+    ) -> tuple[dict[str, Any], int]:
+        """Map all objects of a batch, and drop those of which too little is left; return how many these are, too."""
         objects = {name: each for name, each in self._targets.items() if isinstance(each, ObjectTarget)}
         taken = {name: each.rows.take(shown) for name, each in objects.items()}
         if not taken:
-            return {}
+            return {}, 0
         rows = rows_of(next(iter(taken.values())).counts)
         size = self._recipe.output.sides
         stay = np.ones(len(rows), np.bool_)
@@ -188,7 +202,23 @@ class TargetMaker:
         for name, target in objects.items():
             if isinstance(target, Polygons):
                 made[name] = _outlines(target, made[name], kept_rows, sizes, places.maps)
-        return made
+        return made, int(np.count_nonzero(~stay))
+
+    def _instance_masks(
+        self, target: InstanceMasks, objects: Ragged, shown: NDArray[np.int64], sizes: NDArray[np.int64], at: Geometry
+    ) -> tuple[Ragged, list[Future[None]]]:
+        """Begin to draw the masks of a batch's objects; return what they are drawn into, and when all are."""
+        # The system gives pages of zeros to what is written alone, a few rows of each.
+        made = Ragged(np.zeros((len(objects.values), *self._recipe.output.sides), np.uint8), objects.offsets)
+
+        def draw(start: int) -> None:
+            for row in range(start, min(start + _ROWS, len(shown))):
+                index, (height, width), own = int(shown[row]), sizes[row].tolist(), slice(*made.offsets[row : row + 2])
+                if (misfit := target.misfit(index, (height, width))) is not None:
+                    raise SampleError(index, self._name(index), misfit, lasting=True)
+                target.draw(objects.values[own], at.maps[row], at.lines[row], (height, width), made.values[own])
+
+        return made, [self._pool.submit(partial(draw, start)) for start in range(0, len(shown), _ROWS)]
 
     def _masks(
         self, target: Masks, shown: NDArray[np.int64], sizes: NDArray[np.int64], places: Geometry

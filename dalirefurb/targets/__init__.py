@@ -10,8 +10,10 @@ once, by all of them together, however the image itself was made: computed just 
     Annotated(source, targets)       any source, with targets by name
     MaskFolder, CocoDetection,       of files as they usually lie
     YoloFolder
+    objects_of                       targets of a data set of Hugging Face
 
     Boxes, Keypoints, Polygons       of objects, any number in each image
+    InstanceMasks                    a mask of each object
     Objects                          what else is known of each object, such as its class
     Masks                            a number for each pixel
     Values                           what belongs to the image as a whole
@@ -21,6 +23,8 @@ A batch is `images, masks` where masks are the only target, else `images, target
 
 from dalirefurb.targets.annotated import Annotated as Annotated
 from dalirefurb.targets.coco import CocoDetection as CocoDetection
+from dalirefurb.targets.hugging_face import objects_of as objects_of
+from dalirefurb.targets.instance_masks import InstanceMasks as InstanceMasks
 from dalirefurb.targets.kinds import Boxes as Boxes
 from dalirefurb.targets.kinds import Keypoints as Keypoints
 from dalirefurb.targets.kinds import Objects as Objects

@@ -13,6 +13,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Images
 from dalirefurb.source import Source
 from dalirefurb.source.contract import ANNOTATED
+from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import ObjectTarget, Target
 from dalirefurb.targets.mask_images import Masks
 
@@ -75,10 +76,10 @@ class Annotated(Source):
     def refusal(
         self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
     ) -> tuple[int, str] | None:
-        """Find a sample whose mask is missing, damaged or of another size than its image, or that is refused else."""
+        """Find a sample whose masks are missing, damaged or of another size than its image, or that is refused else."""
         if (refusal := self._source.refusal(indices, heights, widths)) is not None:
             return refusal
-        masks = [target for target in self.annotations.values() if isinstance(target, Masks)]
+        masks = [target for target in self.annotations.values() if isinstance(target, (Masks, InstanceMasks))]
         for row, (index, *size) in enumerate(zip(indices.tolist(), heights.tolist(), widths.tolist(), strict=True)):
             for target in masks:
                 if (misfit := target.misfit(index, (size[0], size[1]))) is not None:

@@ -16,6 +16,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.source.contract import spread
 from dalirefurb.source.files import FileList, PathLike
 from dalirefurb.targets.annotated import Annotated
+from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import Boxes, Keypoints, Objects, Polygons, Target, Values, digest_of
 
 _LOOKED_AT = 16
@@ -27,7 +28,8 @@ class CocoDetection(Annotated):
 
     For each image a batch has a dictionary with "boxes" (k, 4) float32, xyxy in pixels of the served image; "labels"
     (k,) int64, the categories' ids in the file; "area" (k,) float32, as the file has it; "iscrowd" (k,) int64;
-    "image_id"; and, if they are asked for, "keypoints" (k, points, 3) and "polygons".
+    "image_id"; and, if they are asked for, "keypoints" (k, points, 3), "polygons", and "masks" (k, H, W) uint8, as
+    torchvision's models take them.
 
     Args:
         images: Folder of the images.
@@ -35,6 +37,7 @@ class CocoDetection(Annotated):
         keypoints: Whether keypoints are served, whose whole numbers are pixels' centres; where an image is mirrored
             left and right ones swap, by their names: "left_eye" and "right_eye", or "l_eye" and "r_eye".
         polygons: Whether outlines are served; those of crowds, which are run lengths, are left out.
+        masks: Whether masks of objects are served, see `InstanceMasks`, also those of run lengths, as crowds have.
         crowds: Whether objects that are crowds are served; training usually leaves them out.
         empty: Whether images without an object are served.
         min_area: See `Boxes`.
@@ -54,6 +57,7 @@ class CocoDetection(Annotated):
         *,
         keypoints: bool = False,
         polygons: bool = False,
+        masks: bool = False,
         crowds: bool = False,
         empty: bool = True,
         min_area: float = 1.0,
@@ -89,6 +93,14 @@ class CocoDetection(Annotated):
                         "or leave polygons out"
                     )
                 targets["polygons"] = Polygons([[[] if isinstance(o, dict) else o for o in row] for row in outlines])
+            if masks:
+                outlines = column("segmentation")
+                if (none := next((each for o, each in _pairs(outlines, rows) if not o), None)) is not None:
+                    raise ConfigurationError(
+                        f"masks=True needs outlines or run lengths of each object, but {none!s:.80} has none: leave "
+                        f"such objects out of the file, or masks"
+                    )
+                targets["masks"] = InstanceMasks(outlines)
             declared = [(each.get("height") or 0, each.get("width") or 0) for each in entries]
             self._declared = np.array(declared, np.int64)
             paths = [Path(images) / each["file_name"] for each in entries]

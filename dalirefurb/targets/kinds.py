@@ -1,6 +1,7 @@
 """Kinds of targets: what belongs to an image beside its pixels, and whether it moves with them.
 
 Boxes, Keypoints, Polygons    coordinates of objects: they move with the image
+InstanceMasks                 a mask of each object, see `instance_masks`
 Objects                       what else is known of each object, such as its class: it goes where its object goes
 Masks                         a number for each pixel, see `masks`
 Values                        what belongs to the image as a whole

@@ -115,7 +115,9 @@ class TargetMaker:
         self._recipe = recipe
         self._seed = seed
         self._reader = reader
-        self._buffers = Buffers(most_batches * sum(isinstance(each, Masks) for each in self._targets.values()))
+        self._buffers = Buffers(
+            most_batches * sum(isinstance(each, (Masks, InstanceMasks)) for each in self._targets.values())
+        )
         self._pool = Background(num_threads, name="dalirefurb-targets")
         for target in self._targets.values():
             if isinstance(target, Masks):
@@ -208,8 +210,8 @@ class TargetMaker:
         self, target: InstanceMasks, objects: Ragged, shown: NDArray[np.int64], sizes: NDArray[np.int64], at: Geometry
     ) -> tuple[Ragged, list[Future[None]]]:
         """Begin to draw the masks of a batch's objects; return what they are drawn into, and when all are."""
-        # The system gives pages of zeros to what is written alone, a few rows of each.
-        made = Ragged(np.zeros((len(objects.values), *self._recipe.output.sides), np.uint8), objects.offsets)
+        shape = len(objects.values), *self._recipe.output.sides
+        made = Ragged(self._buffers.take(shape, "uint8"), objects.offsets)
 
         def draw(start: int) -> None:
             for row in range(start, min(start + _ROWS, len(shown))):

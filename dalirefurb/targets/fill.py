@@ -50,7 +50,7 @@ def _fill(outlines: Any, objects: Any, m: Any, lines: Any, sides: Any, out: Any,
         m: Map from the served image to the source, shape (3, 3), see `augment.maps`.
         lines: Lines in the served image beyond which nothing is seen, shape (l, 3), see `augment.geometry`.
         sides: Width and height of the source image in pixels, and pixels that x and y of a vertex count, shape (4,).
-        out: Masks of the objects, (k, H, W), in which 1 is written where they are.
+        out: Masks of the objects, (k, H, W), to be written: 1 where they are.
         scratch: See `scratch_of`.
     """
     (vertices, offsets), (numbers, edges, rows, inverse) = outlines, scratch
@@ -67,6 +67,7 @@ def _fill(outlines: Any, objects: Any, m: Any, lines: Any, sides: Any, out: Any,
         _see(side * m[2, 0] - a, side * m[2, 1] - b, side * m[2, 2] - c, out.shape[2], low, high)
     least = _invert(m, sides[2], sides[3], out.shape[1], out.shape[2], inverse)
     for number in range(len(objects)):
+        out[number] = 0
         for outline in range(objects[number, 0], objects[number, 1]):
             start, stop = offsets[outline], offsets[outline + 1]
             count = _map(vertices, start, stop, inverse, least, numbers[0], numbers[1])

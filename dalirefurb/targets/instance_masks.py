@@ -66,7 +66,7 @@ class InstanceMasks(ObjectTarget):
         if (misfit := self.misfit(sample, size)) is not None:
             raise SampleError(sample, f"sample {sample}", misfit, lasting=True)
         objects = self.rows.take(np.array([sample])).values
-        made = np.zeros((len(objects), *size), np.uint8)
+        made = np.empty((len(objects), *size), np.uint8)
         self.draw(objects, np.eye(3), np.empty((0, 3)), size, made)
         return made
 
@@ -94,7 +94,7 @@ class InstanceMasks(ObjectTarget):
             source_map: Map from the served image to the source, shape (3, 3), see `augment.maps`.
             lines: Lines in the served image beyond which nothing is seen, shape (l, 3), see `augment.geometry`.
             size: Height and width of the source image in pixels.
-            out: Masks, (k, H, W), of zeros.
+            out: Masks, (k, H, W), to be written.
         """
         outlines, sides = self.polygons.outlines, size[::-1]
         if len(objects):

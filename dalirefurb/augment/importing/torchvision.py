@@ -38,7 +38,9 @@ _OF_LEVELS = {"RandomPosterize", "RandomSolarize", "RandomEqualize", "RandAugmen
 """Transforms whose numbers are levels."""
 
 _OWN = "write it as a KernelStage, a loop over pixels, or as a Custom of DALI's operators, see docs/stages.md"
-_SIZED = "write it and the crop after it as one stage, dalirefurb.augment.ScaleJitter, with cover=True for shorter sides"
+_SIZED = (
+    "write it and the crop after it as one stage, dalirefurb.augment.ScaleJitter, with cover=True for shorter sides"
+)
 _MIXED = "mix batches after the loader by dalirefurb.Mix"
 _PAD = "put RandomCrop after it, with nothing but flips between, or leave it out"
 _AFTER_PAD = ("RandomCrop", "RandomHorizontalFlip", "RandomVerticalFlip")

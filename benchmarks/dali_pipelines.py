@@ -4,18 +4,22 @@
     loader, dali          DALI's operators do all
     pipeline, dali        the same, its final part in a pipeline behind `PartialSource`
     pipeline              kernels make the partial part, DALI's operators in the pipeline the final one
+    late pipeline         the same with all stages in the partial part: the pipeline only normalises
+    late pipeline, dali   the same by DALI's operators alone
     own stage             a loader whose last stage is a `Custom`: kernels do what comes before it
     own stage, dali       the same by DALI's operators alone
 
-Each by standard, and at reuse factor 3.
+Each by standard, and, but for the late ones, at reuse factor 3. A loader gives DALI the rows of several batches
+together, a pipeline of one's own has those of one, and each operator costs DALI tens of microseconds whenever it runs.
+Where nothing is reused a late split serves the same images with fewer operators behind it.
 
-Claims, on any machine: a pipeline is at least 0.95 times as fast as a loader whose operators are DALI's, too; with a
-stage of one's own a loader keeps at least 0.8 of its speed by standard.
+Claims, on any machine: a pipeline, late or not, is at least 0.95 times as fast as a loader whose operators are DALI's,
+too; with a stage of one's own a loader keeps at least 0.8 of its speed by standard.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 Bound: what has a further stage, or a slower final part, is no faster than what has not.
 n: 5 rounds (`--rounds`), each a slice of every contender in turn, at least 2,048 images timed in each.
 
-    python benchmarks/dali_pipelines.py                        about 13 minutes on 2 cores
+    python benchmarks/dali_pipelines.py                        about 15 minutes on 2 cores
     python benchmarks/dali_pipelines.py --quick --out q.json   seconds; its figures mean nothing
 """
 
@@ -37,8 +41,8 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from dalirefurb import PartialSource, Recipe
 from dalirefurb.augment import Custom
 
-LOADER, PIPELINE, OWN = "loader", "pipeline", "own stage"
-KINDS = tuple(f"{kind}{suffix}" for kind in (LOADER, PIPELINE, OWN) for suffix in ("", ", dali"))
+LOADER, PIPELINE, OWN, LATE = "loader", "pipeline", "own stage", "late pipeline"
+KINDS = tuple(f"{kind}{suffix}" for kind in (LOADER, PIPELINE, OWN, LATE) for suffix in ("", ", dali"))
 LEAST_OF_LOADER, LEAST_WITH_OWN_STAGE = 0.95, 0.8
 BATCHES_OF_DALI = 3
 """That DALI's iterator and pipeline have ahead."""
@@ -95,13 +99,20 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
     """Let all kinds take turns, by standard and with reuse."""
     source, preset = config.source(options.data), config.recipe()
     own = Custom(lambda images: fn.brightness(images, brightness=0.9), "own_stage")
-    recipes = {LOADER: preset, PIPELINE: preset, OWN: Recipe([*preset.stages, own], preset.output, preset.split)}
+    recipes = {
+        LOADER: preset,
+        PIPELINE: preset,
+        OWN: Recipe([*preset.stages, own], preset.output, preset.split),
+        LATE: preset.at(len(preset.stages)),
+    }
     with ExitStack() as stack:
         turns = []
         for plan, planner in config.planners(config.reuse_factor, drop_last=True).items():
             for kind in KINDS:
                 name, _, kernels = kind.partition(", ")
-                made = PipelineTurns if name == PIPELINE else LoaderTurns
+                if name == LATE and plan != STANDARD:
+                    continue
+                made = PipelineTurns if name in (PIPELINE, LATE) else LoaderTurns
                 turns.append(
                     made(stack, f"{kind}, {plan}", source, recipes[name], planner, kernels=kernels or None)  # type: ignore[arg-type]
                 )
@@ -126,6 +137,11 @@ def claims(config: Config, speeds: Speeds) -> list[Claim]:
             Claim.between(speeds, own, loader, least),
             Claim.between(speeds, own, f"{OWN}, dali, {plan}"),
         ]
+        if plan == STANDARD:
+            made += [
+                Claim.between(speeds, f"{LATE}, dali, {plan}", dali, LEAST_OF_LOADER),
+                Claim.between(speeds, f"{LATE}, {plan}", loader),
+            ]
     return made
 
 

@@ -57,8 +57,13 @@ MAY_IMPORT = {
 }
 
 # What is above a module, and is imported by a string: a source by itself needs no DALI until a user looks at a sample,
-# and no command needs what trains a small network but the two that do.
-BY_NAME = {("source.contract", "reading.inspector"), ("cli.arguments", "demo.commands")}
+# a stage of DALI's operators is looked at where a user has imported these, and no command needs what trains a small
+# network but the two that do.
+BY_NAME = {
+    ("source.contract", "reading.inspector"),
+    ("augment.stages.custom", "dali"),
+    ("cli.arguments", "demo.commands"),
+}
 
 # Libraries that take long to load, or are not always there, and the modules of their package that import them.
 ONLY = {
@@ -218,7 +223,8 @@ def test_importing_the_package_loads_neither_torch_nor_dali_and_lists_the_public
 def test_planning_storing_reading_and_describing_load_neither_torch_nor_dali():
     names = "Arrays, Custom, FileList, ImageFolder, MemoryStore, Output, Recipe, Refurbish, Standard, rand_augment"
     heavy, _ = loaded_after(
-        f"from dalirefurb import {names}\nrand_augment(32)\nRefurbish(8, batch_size=4, reuse_factor=2)"
+        f"from dalirefurb import {names}\nrand_augment(32)\nCustom(str, 'own')\n"
+        f"Refurbish(8, batch_size=4, reuse_factor=2)"
     )
     assert heavy == set()
 

@@ -7,6 +7,7 @@ from dalirefurb.dali.graph import Part as Part
 from dalirefurb.dali.graph import cut_window as cut_window
 from dalirefurb.dali.graph import final_graph as final_graph
 from dalirefurb.dali.graph import final_inputs as final_inputs
+from dalirefurb.dali.graph import refuse_random as refuse_random
 from dalirefurb.dali.runner import REPLICA_OPTIONS as REPLICA_OPTIONS
 from dalirefurb.dali.runner import Decoder as Decoder
 from dalirefurb.dali.runner import GraphError as GraphError

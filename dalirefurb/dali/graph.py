@@ -11,13 +11,13 @@ inputs, so a pipeline is a pure function of what it is fed, and any number of co
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
-from nvidia.dali.pipeline import pipeline_def
+from nvidia.dali.pipeline import Pipeline, pipeline_def
 
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
@@ -80,6 +80,21 @@ class Input:
 
 ENCODED = Input("sample", "uint8", 1)
 """Encoded images."""
+
+
+_STAGE_THAT_DRAWS = """
+    @dataclass(frozen=True)
+    class Drawn(Stage):
+        name: str = "drawn"
+        num_uniforms: ClassVar[int] = 1
+        parameters: ClassVar = {"amount": Parameter("float32")}
+
+        def draw(self, uniforms, heights, widths):  # uniforms in [0, 1), a row for each sample
+            return {"amount": (30.0 * uniforms[:, 0]).astype(np.float32)}
+
+        def apply(self, images, parameters):
+            return fn.color_twist(images, hue=parameters["amount"])"""
+"""Lines in the place of a function that draws."""
 
 
 @dataclass(frozen=True)
@@ -180,13 +195,7 @@ class Graph:
                 "each stage is applied once, to make a loader, and must return nodes of DALI's that run no Python",
             )
             raise raised from raised.__cause__
-        operator = random_operator(pipeline)
-        if operator is not None:
-            raise ConfigurationError(
-                f"a stage uses DALI's random operator {operator!r}, whose numbers depend on which other samples are in "
-                f"the batch; draw them on the host in a Stage of your own, with draw and apply (docs/how-to/own-stage "
-                f"has one), or have your own pipeline draw them behind a PartialSource"
-            )
+        _refuse_random(pipeline, "a stage")
         return blob
 
     def trace(self) -> Node:
@@ -201,6 +210,38 @@ class Graph:
         if device != self.final_device:
             images = images.gpu()
         return _final_part(self.recipe, images, nodes)
+
+
+def refuse_random(function: Callable[[Node], Node], stage: str) -> None:
+    """Refuse a function of HWC uint8 images that uses one of DALI's own random operators, before a graph is made of it.
+
+    What cannot be traced by itself here, an `if` for example, is left to `Graph.serialize`, which says what is wrong.
+
+    Args:
+        function: Function from node to node; it is called once.
+        stage: Words for the stage that has it, for the message.
+
+    Raises:
+        ConfigurationError: If it uses one.
+    """
+    pipeline = Pipeline(batch_size=1, num_threads=1, device_id=None, prefetch_queue_depth=1)
+    try:
+        with warnings.catch_warnings(record=True), pipeline:  # `Graph.serialize` has the same warnings.
+            pipeline.set_outputs(function(Input("sample", "uint8", 3, "HWC").node()))
+            pipeline.serialize()
+    except Exception:
+        return
+    _refuse_random(pipeline, stage)
+
+
+def _refuse_random(pipeline: Pipeline, stage: str) -> None:
+    operator = random_operator(pipeline)
+    if operator is not None:
+        raise ConfigurationError(
+            f"{stage} uses DALI's random operator {operator!r}, whose numbers depend on which other samples are in the "
+            f"batch; draw them on the host in a Stage of your own (docs/how-to/own-stage), or have your own pipeline "
+            f"draw them behind a PartialSource. Such a Stage is\n{_STAGE_THAT_DRAWS}"
+        )
 
 
 def final_graph(recipe: Recipe, images: Node, parameters: Sequence[Node]) -> Node:

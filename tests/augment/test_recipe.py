@@ -1,17 +1,20 @@
 import json
 import math
-from dataclasses import fields, replace
+import textwrap
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from nvidia.dali import fn, types
+from nvidia.dali.pipeline import Pipeline
 
 from dalirefurb import BadSamplePolicy, ImageFolder, Prefetch, evaluate, rng
-from dalirefurb.augment import Cutout, Invert, RandomApply, RandomErasing, RandomGrayscale
+from dalirefurb.augment import Cutout, Invert, Parameter, RandomApply, RandomErasing, RandomGrayscale
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import draw
+from dalirefurb.augment.stage import Stage, draw
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.stages.custom import Custom
 from dalirefurb.augment.stages.decode import Decode
@@ -42,6 +45,20 @@ def darken(images):
 
 def noisy(images):
     return fn.cast_like(fn.noise.gaussian(images, stddev=3.0), images)
+
+
+def if_noisy(images):
+    if fn.random.coin_flip() == 1:
+        images = fn.brightness(images, brightness=0.5)
+    return images
+
+
+@dataclass(frozen=True)
+class Noisy(Stage):
+    name: str = "noisy"
+
+    def apply(self, images, parameters):
+        return noisy(images)
 
 
 def halve(images):
@@ -398,9 +415,32 @@ def test_arrays_of_another_size_than_the_recipes_are_refused():
 
 @pytest.mark.parametrize(("part", "split"), [("final", 0), ("partial", 1), ("whole", 0)])
 def test_dalis_own_random_operators_are_refused_by_name(part, split):
-    graph = Graph(Recipe([Custom(noisy, "noisy")], Output(32), split), part)
-    with pytest.raises(ConfigurationError, match=r"DALI's random operator 'noise__Gaussian'.*in a Stage of your own"):
+    graph = Graph(Recipe([Noisy()], Output(32), split), part)
+    with pytest.raises(ConfigurationError, match=r"a stage uses DALI's random operator 'noise__Gaussian'.*in a Stage"):
         graph.serialize(max_batch_size=4, num_threads=1)
+
+
+def test_a_custom_stage_that_draws_is_refused_when_it_is_made_with_the_lines_of_a_stage():
+    told = r"stage 'noisy' uses DALI's random operator 'noise__Gaussian'.*in a Stage of your own"
+    with pytest.raises(ConfigurationError, match=told) as refused:
+        Custom(noisy, "noisy")
+    lines = textwrap.dedent(str(refused.value).partition("\n")[2])
+    space = {"dataclass": dataclass, "ClassVar": ClassVar, "Stage": Stage, "Parameter": Parameter, "np": np, "fn": fn}
+    exec(lines, space)
+    Graph(Recipe([space["Drawn"]()], Output(32), 0), "whole").serialize(max_batch_size=4, num_threads=1)
+
+
+@pytest.mark.parametrize("function", [if_noisy, lambda images: defined_nowhere(images), lambda images: None])  # noqa: F821
+def test_what_cannot_be_traced_by_itself_is_left_to_the_graph(function):
+    stage = Custom(function, "stage")
+    with pytest.raises((ConfigurationError, NameError, TypeError)):
+        Graph(Recipe([stage], Output(32), 0), "whole").serialize(max_batch_size=4, num_threads=1)
+
+
+def test_a_custom_stage_can_be_made_while_a_pipeline_is_defined():
+    with Pipeline(batch_size=1, num_threads=1, device_id=None) as pipeline:
+        Custom(invert, "invert")
+        assert Pipeline.current() is pipeline
 
 
 def test_a_custom_stages_size_is_what_later_stages_draw_for():

@@ -532,7 +532,7 @@ def test_data_of_another_kind_is_refused_in_one_line(script, must, tmp_path, cap
     ("script", "cases", "contenders", "claimed"),
     [
         ("keep", ["as they are", "4:2:0", "4:4:4"], 6, "kept in memory / standard"),
-        ("dali_pipelines", [], 12, "pipeline, dali, standard / loader, dali, standard"),
+        ("dali_pipelines", [], 14, "late pipeline, dali, standard / loader, dali, standard"),
         ("views", [], 6, "two views, SimCLR, a loader each"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -36,8 +38,9 @@ class Custom(_OfFunction):
     revision stand for it in fingerprints: raise `revision` whenever the function makes other pixels.
 
     Attributes:
-        function: The function, called once, while the graph is traced, with HWC uint8 images on "cpu" or "gpu". DALI's
-            own random operators are refused there: their numbers depend on the batch.
+        function: The function, called with HWC uint8 images on "cpu" or "gpu" while a graph is traced, and before, to
+            look at it, when the stage is made. DALI's own random operators are refused: their numbers depend on the
+            batch.
         name: Name of the stage, unique within the recipe.
         revision: Revision of the function.
         size: Height and width in pixels of what the function returns, or None if it keeps the size.
@@ -53,6 +56,8 @@ class Custom(_OfFunction):
         require(callable(self.function), f"stage {self.name!r}: function", "callable", self.function, remedy)
         if self.size is not None:
             object.__setattr__(self, "size", sides_of(checked_size(f"{self.name}: size", self.size)))
+        if "nvidia.dali" in sys.modules:  # Else it uses no operator yet.
+            importlib.import_module("dalirefurb.dali").refuse_random(self.function, f"stage {self.name!r}")
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:

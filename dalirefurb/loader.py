@@ -436,7 +436,9 @@ class Loader(Mappable, metaclass=Explained):
         try:
             served = engine.take()
         except SampleError as error:
-            raise error if own is None else own.told(error) from None
+            if own is None:
+                raise
+            raise own.told(error) from error
         if own is not None:
             served = own.parted(served, self._assembler.rank.world_size)
         batch = self._batch_of(served, engine.planner.padding(served.position.batch))

@@ -101,17 +101,9 @@ class ClosedFormPlanner(Planner):
     def coming(
         self, epoch: int, batch: int, owners: Indices, places: Indices, shards: range
     ) -> tuple[Mask, Mask, Mask]:
-        """Tell which of n places of some shards an epoch serves, which of these it keeps, and which from a batch on.
+        """Tell which of n places an epoch serves, which of these it keeps, and which from a batch on, each (n,).
 
-        Args:
-            epoch: Number of the epoch.
-            batch: Number of the batch.
-            owners: Shards of the places, shape (n,).
-            places: Places in the shards, shape (n,).
-            shards: Neighbouring shards; of others nothing is told.
-
-        Returns:
-            Three masks, each of shape (n,).
+        Of places whose owners are not among some neighbouring shards nothing is told.
         """
         here, keep, later = np.zeros((3, len(places)), np.bool_)
         dealt = self._dealt(epoch, shards)

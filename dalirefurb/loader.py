@@ -25,10 +25,11 @@ from dalirefurb.engine.cursor import Cursor
 from dalirefurb.engine.diagnosis import NOTHING_SERVED, Diagnosis
 from dalirefurb.engine.finisher import Served
 from dalirefurb.engine.loader_view import Batch, EpochSampler, Mappable, refuse_caller
+from dalirefurb.engine.own_versions import OwnVersions
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.rank import Rank, chosen
 from dalirefurb.engine.stats import Stats
-from dalirefurb.errors import ConfigurationError, LoaderError
+from dalirefurb.errors import ConfigurationError, LoaderError, SampleError
 from dalirefurb.planning.assistant import Assistant, AssistantReport
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
@@ -65,7 +66,9 @@ class Loader(Mappable, metaclass=Explained):
         views: Recipes for further images of each sample, which is read, decoded and made partial once for all: with the
             recipe's partial part, and a final part, and size, of their own. Stages of one name draw alike, so
             `recipe.view(2)` is another view by the same recipe. The images of a batch are a tuple then, the recipe's
-            own first.
+            own first. Or a number, such as 2: so many images of each sample, each by the whole recipe, with random
+            numbers and cached versions of its own; with `Refurbish` these are born in turn, see
+            `dalirefurb.planning.views.Views`. `Stats` and stores count each as a sample.
         prefetch: How many threads work, and how far ahead.
         target_form: What a batch has in the place of labels where the source has several targets, see
             `dalirefurb.targets`: "dicts", one for each image, as torchvision's models take them, by default; or
@@ -85,7 +88,7 @@ class Loader(Mappable, metaclass=Explained):
         source: Source of the samples and labels.
         recipe: Recipe that says what is done to the samples.
         planner: Planner of the batches of all ranks.
-        views: Recipes for further images of each sample.
+        views: Recipes for further images of each sample, or how many images each has.
 
     Raises:
         ConfigurationError: If the parts do not fit together.
@@ -109,7 +112,7 @@ class Loader(Mappable, metaclass=Explained):
         partial_device: Device = "cpu",
         final_device: Device = "cpu",
         kernels: Kernels | None = None,
-        views: Sequence[Recipe] = (),
+        views: Sequence[Recipe] | int = (),
         target_form: TargetForm | None = None,
         prefetch: Prefetch = Prefetch(),  # noqa: B008 - it is frozen
         with_indices: bool = False,
@@ -122,24 +125,27 @@ class Loader(Mappable, metaclass=Explained):
                 "pin_memory=True needs a CUDA device, and torch finds none; pass pin_memory=torch.cuda.is_available()"
             )
         check_kinds(source, recipe, planner, store, prefetch, bad_samples)
-        require(isinstance(views, (list, tuple)), "views", "a list of recipes", views, "pass such as [recipe.view(2)]")
-        views = tuple(views)
-        for view in views:
-            require(isinstance(view, Recipe), "views", "recipes", view, "pass such as [recipe.view(2)]")
+        own: OwnVersions | None = None
+        if isinstance(views, int) and not isinstance(views, bool):
+            own = OwnVersions(source, planner, views)
+        recipes = () if own is not None else _checked_views(views)
         if planner.padded and not with_indices:
             raise ConfigurationError(
                 "pad=True needs with_indices=True: rows that only fill a batch up are told by their index, -1"
             )
         devices = Devices(partial_device, final_device)
         serves, stored = self._serves, store is not None
-        kernels = choose_for_views(kernels, (recipe, *views), devices, final=serves == "final")
+        kernels = choose_for_views(kernels, (recipe, *recipes), devices, final=serves == "final")
+        served = (source, planner) if own is None else own.numbered(bad_samples)
         configuration = Configuration(
-            source, recipe, planner, stored, devices, kernels, bad_samples, pin_memory, serves, views
+            served[0], recipe, served[1], stored, devices, kernels, bad_samples, pin_memory, serves, recipes
         )
         fingerprint = configuration.fingerprint
-        self.source, self.recipe, self.planner, self.views = source, recipe, planner, views
+        self.source, self.recipe, self.planner = source, recipe, planner
+        self.views = recipes if own is None else views
+        self._own_versions = own
         self._kernels = kernels
-        dtypes = tuple(each.output.dtype for each in (recipe, *views))
+        dtypes = tuple(each.output.dtype for each in ((recipe, *recipes) if own is None else [recipe] * own.views))
         targets: TargetTensors | None = None
         if source.annotations is not None:
             targets = TargetTensors(source.annotations, target_form, recipe.output)
@@ -162,7 +168,7 @@ class Loader(Mappable, metaclass=Explained):
     @property
     def batch_size(self) -> int:
         """Rows of a full batch on this rank; the planner's `batch_size` is that of all ranks together."""
-        return self._assembler.part.batch_size
+        return self._assembler.part.batch_size // (1 if self._own_versions is None else self._own_versions.views)
 
     @property
     def batches_ahead(self) -> int:
@@ -379,7 +385,9 @@ class Loader(Mappable, metaclass=Explained):
         goes_on = dali_goes_on(self._kernels, self.recipe, final=self._serves == "final")
         kernels = self._kernels if goes_on is None else f"{self._kernels}, DALI from {goes_on!r} on"
         if self.views and self._serves == "final":
-            kernels += f"; further views: {len(self.views)}"
+            kernels += (
+                f"; views: {self.views}" if isinstance(self.views, int) else f"; further views: {len(self.views)}"
+            )
         return (
             f"Loader({planner.num_samples:,} samples{'' if classes is None else f' of {len(classes):,} classes'} by "
             f"{type(planner).__name__} in batches of {planner.batch_size:,}, next: {self._cursor}; "
@@ -424,7 +432,15 @@ class Loader(Mappable, metaclass=Explained):
         engine = self._assembler.engine
         assert engine is not None  # Since the pass began, at the latest.
         engine.seek(self._cursor.position)
-        served = engine.take()
+        own = self._own_versions
+        try:
+            served = engine.take()
+        except SampleError as error:
+            if own is None:
+                raise
+            raise own.told(error) from error
+        if own is not None:
+            served = own.parted(served, self._assembler.rank.world_size)
         batch = self._batch_of(served, engine.planner.padding(served.position.batch))
         assistant = self._assistant
         return batch, served.position.after(engine.num_batches), 0 if assistant is None else assistant.served + 1
@@ -432,3 +448,11 @@ class Loader(Mappable, metaclass=Explained):
     def _batch_of(self, served: Served, padding: int) -> Batch:
         """Return a batch as the training loop gets it; its last rows, so many, only fill it up."""
         return self._tensors.of(served, padding)
+
+
+def _checked_views(views: Any) -> tuple[Recipe, ...]:
+    remedy = "pass such as [recipe.view(2)], or 2 for two versions of the whole recipe"
+    require(isinstance(views, (list, tuple)), "views", "a list of recipes, or a number", views, remedy)
+    for view in views:
+        require(isinstance(view, Recipe), "views", "recipes", view, "pass such as [recipe.view(2)]")
+    return tuple(views)

@@ -99,6 +99,8 @@ class PartialSource(metaclass=Explained):
         bad_samples: BadSamplePolicy = BadSamplePolicy(),  # noqa: B008
         rank: Rank | tuple[int, int] | tuple[int, int, int] | None = None,
     ) -> None:
+        remedy = "pass such as [recipe.view(2)]; a Loader takes a number, too"
+        require(isinstance(views, (list, tuple)), "views", "a list of recipes", views, remedy)
         self._loader = _PartialLoader(
             source,
             recipe,

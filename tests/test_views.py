@@ -191,7 +191,7 @@ def test_a_stage_without_a_kernel_in_any_view_leaves_all_to_dali(folder: ImageFo
         (rand_augment(32), [rand_augment(32).view(2)], r"views must be recipes whose partial part is that of the"),
         (RECIPE, [RECIPE.view(2).at(0)], r"views must be recipes whose partial part is that .* got split 0"),
         (RECIPE, [HorizontalFlip()], r"views must be recipes, got HorizontalFlip"),
-        (RECIPE, RECIPE.view(2), r"views must be a list of recipes, got Recipe"),
+        (RECIPE, RECIPE.view(2), r"views must be a list of recipes, or a number, got Recipe"),
     ],
 )
 def test_views_that_cannot_be_had_are_refused(folder: ImageFolder, recipe: Recipe, views: Any, said: str) -> None:

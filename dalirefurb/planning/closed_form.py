@@ -94,14 +94,27 @@ class ClosedFormPlanner(Planner):
         mine &= (versions == self.versions(epoch, owners, places)) & (versions <= epoch)
         # What waits is wanted if the next epoch serves it in this version.
         wanted: Mask = mine & (versions == self.versions(epoch + 1, owners, places))
+        here, keep, later = self.coming(epoch, batch, owners, places, shards)
+        wanted[here] = (mine & (keep | later))[here]
+        return wanted
+
+    def coming(
+        self, epoch: int, batch: int, owners: Indices, places: Indices, shards: range
+    ) -> tuple[Mask, Mask, Mask]:
+        """Tell which of n places an epoch serves, which of these it keeps, and which from a batch on, each (n,).
+
+        Of places whose owners are not among some neighbouring shards nothing is told.
+        """
+        here, keep, later = np.zeros((3, len(places)), np.bool_)
         dealt = self._dealt(epoch, shards)
         before = self.order.before(dealt.sizes, batch, batch_size=self.batch_size, shards=shards)
         for number, (shard, kind) in enumerate(zip(dealt.shards.tolist(), dealt.kinds.tolist(), strict=True)):
-            rows = np.flatnonzero(mine & (owners == shard))
-            found, keep = dealt.strata.find(number, places[rows])
-            here = found >= 0
-            wanted[rows[here]] = (keep | (found >= before[shard - shards.start][kind]))[here]
-        return wanted
+            rows = np.flatnonzero(owners == shard)
+            found, kept = dealt.strata.find(number, places[rows])
+            here[rows] |= found >= 0
+            keep[rows] |= kept
+            later[rows] |= found >= before[shard - shards.start][kind]
+        return here, keep, later
 
     def _plans(self, epoch: int, batches: range, shards: range) -> list[BatchPlan]:
         """Plan some shards' rows of consecutive batches."""

@@ -176,6 +176,19 @@ class Refurbish(ClosedFormPlanner):
         versions: Indices = born[turns - turns // self._groups * self._groups]
         return versions if self._covered == self.num_samples else np.where(places < covered[shards], versions, epoch)
 
+    def waits(self, epoch: int, shards: Indices, places: Indices) -> Mask:
+        """Tell which samples, at n places of shards, an epoch does not serve, shape (n,); see `versions`."""
+        waits = np.zeros(len(places), np.bool_)
+        for shard in np.unique(shards).tolist():
+            mine, (_, covered, _) = shards == shard, self.likeness(shard)
+            for first, spans in self._waiting(epoch, shard).items():
+                start, step = (covered, 1) if first == _UNCOVERED else (first, self._groups)
+                number, rest = np.divmod(places - start, step)
+                members = mine & (rest == 0) & ((places >= covered) == (first == _UNCOVERED))
+                for begin, end in spans:
+                    waits |= members & (begin <= number) & (number < end)
+        return waits
+
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the plans, as JSON values."""
         shufflers = {name: repr(getattr(self, name)) for name in ("evict_shuffler", "batch_shuffler")}

@@ -33,10 +33,12 @@ class PlannerContract:
     Attributes:
         wants_exactly: Whether `wanted` names what will be served and nothing else; False: up to a batch more.
         examples: Planners for each test; None: as many as Hypothesis is told.
+        shards_differ: By how many samples shards may differ.
     """
 
     wants_exactly: ClassVar[bool] = True
     examples: ClassVar[int | None] = None
+    shards_differ: ClassVar[int] = 1
 
     def planners(self) -> st.SearchStrategy[Planner]:
         """Return a strategy of Hypothesis that draws planners, such as `st.builds(Mine, st.integers(4, 40), ...)`."""
@@ -269,7 +271,8 @@ class PlannerContract:
                 assert (owners == shard).all(), f"owners must say {shard} of the shard's members, got {owners}"
             every = sorted(np.concatenate(members).tolist())
             assert every == list(range(planner.num_samples)), "each sample must be a member of one shard"
-            assert max(map(len, members)) - min(map(len, members)) <= 1, "shards must be equally large, within one"
+            larger = max(map(len, members)) - min(map(len, members))
+            assert larger <= self.shards_differ, f"shards must be equally large, within {self.shards_differ}"
             for world_size in [size for size in range(1, planner.shards + 1) if planner.shards % size == 0]:
                 ranks = [planner.for_rank(rank=rank, world_size=world_size) for rank in range(world_size)]
                 if not planner.any_world_size:

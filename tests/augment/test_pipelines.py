@@ -27,8 +27,10 @@ from tests.pictures import picture, write_folder
 pytestmark = pytest.mark.usefixtures("traced_once")
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "pipelines").glob("*.py"))
-PIPELINES = [path for path in SCRIPTS if path.stem not in ("dali_imagenet", "segmentation")]
+PIPELINES = [path for path in SCRIPTS if path.stem not in ("dali_imagenet", "segmentation", "simclr")]
 """Whole trainings, with checkpoints within epochs."""
+
+PUBLIC = ("dalirefurb.augment", "dalirefurb.augment.published", "dalirefurb.targets")
 
 SMALL_CIFAR = ["--width", "2", "--batch-size", "16", "--epochs", "2", "--reuse-factor", "3"]
 SMALL_RESNET = ["--depth", "18", "--size", "32", "--batch-size", "8", "--epochs", "2"]
@@ -219,6 +221,41 @@ def test_segmentation_learns_what_is_drawn_and_goes_on_from_its_checkpoint(tmp_p
         pipeline.main(["--images", str(tmp_path)])
     with pytest.raises(SystemExit, match="error: images must be a folder of image files"):
         pipeline.main(["--images", str(tmp_path), "--masks", str(tmp_path)])
+
+
+def test_simclr_learns_which_views_are_of_one_image_and_goes_on_from_its_checkpoint(tmp_path, capsys):
+    pipeline = module("simclr")
+    arguments = ["--made", "48", "--size", "32", "--batch-size", "16", "--learning-rate", "0.01"]
+
+    def said(*more):
+        pipeline.main([*arguments, *map(str, more)])
+        pattern = r"epoch (\d+)  loss ([\d.]+)  hits (\d+)  misses (\d+)  pairs found ([\d.]+)%"
+        return re.findall(pattern, capsys.readouterr().out)
+
+    whole = said("--epochs", 5)
+    assert [(epoch, hits, misses) for epoch, _, hits, misses, _ in whole] == [
+        ("0", "0", "96"),
+        *((str(epoch), "48", "48") for epoch in range(1, 5)),
+    ]
+    assert float(whole[-1][1]) < float(whole[0][1])
+    checkpoint = tmp_path / "model.pt"
+    parts = said("--epochs", 2, "--checkpoint", checkpoint) + said("--epochs", 5, "--checkpoint", checkpoint)
+    # What the store held is gone after a resume: as much more is computed, and all else is as it was.
+    assert [(each[0], each[1], each[4]) for each in parts] == [(each[0], each[1], each[4]) for each in whole]
+    with pytest.raises(SystemExit, match="pass --data, or --made"):
+        pipeline.main([])
+
+
+def test_nt_xent_is_the_formula_of_its_paper():
+    generator = torch.Generator().manual_seed(0)
+    one, other = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64)
+    every = torch.nn.functional.normalize(torch.cat([one, other]))
+    losses = []
+    for row in range(6):
+        alike = (every[row] @ every.T / 0.5).exp()
+        losses.append(-torch.log(alike[(row + 3) % 6] / (alike.sum() - alike[row])))
+    loss, _ = module("simclr").nt_xent(torch.cat([one, other]), 0.5)
+    torch.testing.assert_close(loss, torch.stack(losses).mean())
 
 
 def test_both_formats_of_cifar10_are_read_as_they_were_written(cifar, pickled, mosaics):
@@ -566,7 +603,7 @@ def test_a_pipeline_imports_public_names_and_nothing_else_of_the_package(path):
             assert {alias.name.split(".")[0] for alias in node.names} <= allowed
         elif isinstance(node, ast.ImportFrom) and node.module == "dalirefurb":
             assert {alias.name for alias in node.names} <= set(dalirefurb.__all__)
-        elif isinstance(node, ast.ImportFrom) and node.module in ("dalirefurb.augment", "dalirefurb.targets"):
+        elif isinstance(node, ast.ImportFrom) and node.module in PUBLIC:
             assert {alias.name for alias in node.names} <= {*dir(importlib.import_module(node.module))}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0
@@ -574,7 +611,7 @@ def test_a_pipeline_imports_public_names_and_nothing_else_of_the_package(path):
 
 
 def test_there_are_pipelines():
-    expected = ["cifar10_autoaugment", "dali_imagenet", "imagenet_randaugment", "segmentation"]
+    expected = ["cifar10_autoaugment", "dali_imagenet", "imagenet_randaugment", "segmentation", "simclr"]
     assert [path.stem for path in SCRIPTS] == expected
 
 

@@ -154,36 +154,8 @@ class TargetMaker:
                 jobs += own
             elif isinstance(target, Values):
                 values[name] = target.values[shown]
-        values |= self._objects(shown, sizes, places)
+        values |= moved_objects(self._targets, shown, sizes, places, self._recipe.output.sides)
         return BatchTargets(values, places.maps, sizes), jobs
-
-    def _objects(self, shown: NDArray[np.int64], sizes: NDArray[np.int64], places: Geometry) -> dict[str, Any]:
-        """Map all objects of a batch, and drop those of which too little is left."""
-        objects = {name: each for name, each in self._targets.items() if isinstance(each, ObjectTarget)}
-        taken = {name: each.rows.take(shown) for name, each in objects.items()}
-        if not taken:
-            return {}
-        rows = rows_of(next(iter(taken.values())).counts)
-        size = self._recipe.output.sides
-        stay = np.ones(len(rows), np.bool_)
-        for name, target in objects.items():
-            values = taken[name].values
-            if isinstance(target, Boxes):
-                if target.normalized:
-                    values = values * np.tile(sizes[rows, ::-1], 2)
-                boxes, kept = map_boxes(
-                    values, rows, places, size, min_area=target.min_area, min_visible=target.min_visible
-                )
-                taken[name] = Ragged(boxes, taken[name].offsets)
-                stay &= kept
-            elif isinstance(target, Keypoints):
-                taken[name] = Ragged(_points(target, values, rows, places, size), taken[name].offsets)
-        kept_rows = rows[stay]
-        made: dict[str, Any] = {name: each if stay.all() else each.kept(stay) for name, each in taken.items()}
-        for name, target in objects.items():
-            if isinstance(target, Polygons):
-                made[name] = _outlines(target, made[name], kept_rows, sizes, places.maps)
-        return made
 
     def _masks(
         self, target: Masks, shown: NDArray[np.int64], sizes: NDArray[np.int64], places: Geometry
@@ -213,6 +185,51 @@ class TargetMaker:
             except MaskError as error:
                 raise SampleError(index, self._name(index), f"{named}: {error}", lasting=True) from error
             warp_mask(labels, source_map, lines, target.fill, mask)
+
+
+def moved_objects(
+    targets: Mapping[str, Target],
+    shown: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    places: Geometry,
+    size: tuple[int, int],
+) -> dict[str, Any]:
+    """Map all objects of some samples, and drop those of which too little is left.
+
+    Args:
+        targets: Targets by name, of which those of objects are mapped.
+        shown: Indices of the samples, shape (n,).
+        sizes: Heights and widths of their images in the source, in pixels, shape (n, 2).
+        places: Where everything in the images comes from.
+        size: Height and width of the images in pixels.
+
+    Returns:
+        By name `Ragged`, for polygons a list of outlines for each object; see `BatchTargets`.
+    """
+    objects = {name: each for name, each in targets.items() if isinstance(each, ObjectTarget)}
+    taken = {name: each.rows.take(shown) for name, each in objects.items()}
+    if not taken:
+        return {}
+    rows = rows_of(next(iter(taken.values())).counts)
+    stay = np.ones(len(rows), np.bool_)
+    for name, target in objects.items():
+        values = taken[name].values
+        if isinstance(target, Boxes):
+            if target.normalized:
+                values = values * np.tile(sizes[rows, ::-1], 2)
+            boxes, kept = map_boxes(
+                values, rows, places, size, min_area=target.min_area, min_visible=target.min_visible
+            )
+            taken[name] = Ragged(boxes, taken[name].offsets)
+            stay &= kept
+        elif isinstance(target, Keypoints):
+            taken[name] = Ragged(_points(target, values, rows, places, size), taken[name].offsets)
+    kept_rows = rows[stay]
+    made: dict[str, Any] = {name: each if stay.all() else each.kept(stay) for name, each in taken.items()}
+    for name, target in objects.items():
+        if isinstance(target, Polygons):
+            made[name] = _outlines(target, made[name], kept_rows, sizes, places.maps)
+    return made
 
 
 def _points(

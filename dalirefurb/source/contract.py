@@ -42,6 +42,7 @@ class Source(metaclass=Explained):
         classes: Names of the classes that integer labels stand for, where they are known.
         value_range: Numbers of black and white in images deeper than 8 bits, such as (0, 4095) for those of a 12-bit
             scanner that are stored in 16 bits; None: the least and the largest number that each image declares.
+        categories: Names of the classes that targets stand for, by their numbers, where they are known.
         annotations: Targets by name, which move with the images, see `dalirefurb.targets`; None: labels are all.
     """
 
@@ -58,6 +59,7 @@ class Source(metaclass=Explained):
     image_shape: tuple[int, int, int] | None = None
     classes: list[str] | None = None
     value_range: ValueRange | None = None
+    categories: Mapping[int, str] | None = None
     annotations: Mapping[str, Any] | None = None
 
     def __len__(self) -> int:
@@ -268,7 +270,7 @@ class Subset(Source):
         self._indices = chosen.astype(np.int64)
         self.labels = source.labels[self._indices]
         self.encoded, self.image_shape, self.classes = source.encoded, source.image_shape, source.classes
-        self.value_range = source.value_range
+        self.value_range, self.categories = source.value_range, source.categories
         if source.annotations is not None:
             self.annotations = {name: each.take(self._indices) for name, each in source.annotations.items()}
 

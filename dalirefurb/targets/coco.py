@@ -78,7 +78,7 @@ class CocoDetection(Annotated):
                 "image_id": Values(ids),
             }
             categories = sorted(read["categories"], key=lambda each: each["id"])
-            self.categories = {int(each["id"]): str(each.get("name", each["id"])) for each in categories}
+            names = {int(each["id"]): str(each.get("name", each["id"])) for each in categories}
             if keypoints:
                 targets["keypoints"] = _keypoints(column("keypoints", ()), categories)
             if polygons:
@@ -94,6 +94,7 @@ class CocoDetection(Annotated):
             paths = [Path(images) / each["file_name"] for each in entries]
             _look_at_some(paths, images)
         super().__init__(FileList(paths, ids), targets)
+        self.categories = names
 
     def fingerprint(self) -> dict[str, Any]:
         """Identify the samples, their targets, and the sizes that are declared."""
@@ -114,7 +115,7 @@ class CocoDetection(Annotated):
         return super().refusal(indices, heights, widths)
 
     def __repr__(self) -> str:
-        return f"CocoDetection({len(self):,} images, {len(self.categories)} categories)"
+        return f"CocoDetection({len(self):,} images, {len(self.categories or ())} categories)"
 
 
 def _pairs(columns: list[list[Any]], rows: list[list[dict[str, Any]]]) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -200,3 +201,12 @@ def _mirrored(name: str) -> str:
         if one in name:
             return name.replace(one, other)
     return {"l_": "r_", "r_": "l_"}.get(name[:2], name[:2]) + name[2:]
+
+
+def parts_of(annotations: PathLike) -> dict[str, bool]:
+    """Return which of its parts a file has that `CocoDetection` serves when asked: arguments of it, to look at all."""
+    with _in_format(annotations):
+        read = json.loads(Path(annotations).read_bytes())
+        keypoints = any(each.get("keypoints") for each in read.get("categories", ()))
+        told = [each.get("segmentation") for each in read["annotations"] if not each.get("iscrowd", 0)]
+    return {"keypoints": keypoints, "polygons": any(told) and not any(isinstance(each, dict) for each in told)}

@@ -37,11 +37,13 @@ class CocoDetection(Annotated):
         polygons: Whether outlines are served; those of crowds, which are run lengths, are left out.
         crowds: Whether objects that are crowds are served; training usually leaves them out.
         empty: Whether images without an object are served.
+        contiguous: Whether "labels" are numbered from 0 without gaps, in the order of the ids, as the trainers of
+            Ultralytics and most others take them; `[*CocoDetection(...).categories]` without it are the ids.
         min_area: See `Boxes`.
         min_visible: See `Boxes`.
 
     Attributes:
-        categories: Names of the categories by their ids.
+        categories: Names of the categories by their ids, or by these numbers.
 
     Raises:
         ConfigurationError: If the file is not in COCO's format, or names no image.
@@ -56,6 +58,7 @@ class CocoDetection(Annotated):
         polygons: bool = False,
         crowds: bool = False,
         empty: bool = True,
+        contiguous: bool = False,
         min_area: float = 1.0,
         min_visible: float = 0.0,
     ) -> None:
@@ -79,6 +82,12 @@ class CocoDetection(Annotated):
             }
             categories = sorted(read["categories"], key=lambda each: each["id"])
             names = {int(each["id"]): str(each.get("name", each["id"])) for each in categories}
+            if contiguous:
+                if not names:
+                    raise ConfigurationError("contiguous=True needs the categories of the file, but it names none")
+                numbers = {id_: number for number, id_ in enumerate(names)}
+                targets["labels"] = Objects([[numbers[id_] for id_ in row] for row in column("category_id")])
+                names = dict(enumerate(names.values()))
             if keypoints:
                 targets["keypoints"] = _keypoints(column("keypoints", ()), categories)
             if polygons:

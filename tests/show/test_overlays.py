@@ -28,7 +28,9 @@ SIZE = 48
 TURNED = Recipe([Decode(), RandomResizedCrop(SIZE, (0.5, 1.0)), HorizontalFlip(), RandomRotation(20)], Output(SIZE), 3)
 
 
-@pytest.mark.parametrize("recipe", [TURNED, TURNED.at(0), TURNED.at(1), evaluate(SIZE).at(2)], ids=str)
+@pytest.mark.parametrize(
+    "recipe", [TURNED, TURNED.at(0), TURNED.at(1), evaluate(SIZE).at(2)], ids=["turned", "files", "decoded", "resized"]
+)
 def test_masks_say_of_cached_and_served_pictures_where_each_pixel_is_from(tmp_path: Path, recipe: Recipe) -> None:
     for taken in take_pictures(masked(tmp_path), recipe, [1, 4], reuse_factor=2):
         assert np.array_equal(taken.targets["mask"], taken.original[..., 0])

@@ -105,6 +105,11 @@ class Mix(metaclass=TakesNumbers):
         rows = len(images)
         soft = labels.is_floating_point()
         shape = (rows, self.num_classes) if soft else (rows,)
+        if labels.shape[1:] == images.shape[2:]:
+            raise ConfigurationError(
+                f"labels must be of whole images, but these are masks of shape {tuple(labels.shape)}, of which no "
+                f"blend is defined: leave Mix out"
+            )
         if labels.shape != shape or labels.dtype == torch.bool:
             raise ConfigurationError(
                 f"labels must be classes of shape ({rows},) or targets of shape ({rows}, {self.num_classes}), "

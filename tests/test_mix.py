@@ -201,3 +201,8 @@ def test_what_cannot_be_mixed_is_one_line(use, told):
         use()
     assert told in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_masks_are_refused_by_name():
+    with pytest.raises(ConfigurationError, match=r"these are masks of shape \(2, 8, 6\).*: leave Mix out"):
+        Mix(CLASSES, cutmix=1.0)(torch.zeros(2, 3, 8, 6), torch.zeros(2, 8, 6, dtype=torch.int64), step=0)

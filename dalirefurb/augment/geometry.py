@@ -50,6 +50,7 @@ def geometry(
     servings: NDArray[np.int64],
     heights: NDArray[np.int64],
     widths: NDArray[np.int64],
+    partial: tuple[int, int] | None = None,
 ) -> Geometry:
     """Return where everything in the images of some rows comes from.
 
@@ -65,13 +66,14 @@ def geometry(
         servings: Servings of the rows, shape (n,).
         heights: Heights of the source's images in pixels, shape (n,).
         widths: Widths of the source's images in pixels, shape (n,).
+        partial: Height and width of the partial images, which are asked about then; None: served ones are.
 
     Raises:
         ConfigurationError: If a stage does not say where things go.
     """
     steps: list[Maps] = []
     entered: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-    for stages, numbers in ((recipe.partial, versions), (recipe.final, servings)):
+    for stages, numbers in ((recipe.partial, versions), (() if partial else recipe.final, servings)):
         drawn, _, _ = draw(
             tuple(stage for stage in stages if not stage.keeps_place),
             seed=seed,
@@ -108,7 +110,7 @@ def geometry(
         # Where the source itself ends is known without lines.
         found.append(_borders(maps, *entered[place]) if place else maps[:, 2:])
     lines = np.concatenate(found, axis=1) if found else np.empty((len(indices), 0, 3))
-    return Geometry(maps, _within(lines, recipe.output.sides))
+    return Geometry(maps, _within(lines, partial or recipe.output.sides))
 
 
 def _borders(maps: Maps, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -190,6 +190,11 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     )
     _add_option(parser, "reuse_factor")
     _add_number(parser, "--seed", 0, "of augmentation and order", late=True)
+    group = parser.add_argument_group("what belongs to the images, which lie in FOLDER at any depth then")
+    targets = group.add_mutually_exclusive_group()
+    targets.add_argument("--masks", type=path, metavar="DIR", help="masks, in the places of their images")
+    targets.add_argument("--coco", type=path, metavar="FILE", help="boxes, outlines and keypoints in COCO's format")
+    targets.add_argument("--yolo", type=path, metavar="DIR", help="text files of boxes or outlines, as YOLO's")
     group = parser.add_argument_group("augmentation")
     group.add_argument(
         "--preset",

@@ -65,7 +65,8 @@ Draw what refurbishing does to images, into a PNG.
 
 For four images of FOLDER: the original; what the partial augmentation made of it, which is cached; and what the final
 augmentation made of that, afresh in each epoch. Then the same for the second version, drawn anew. All is drawn as
-training with this seed draws it, and it is said which share of the images differs from each other. Without FOLDER,
+training with this seed draws it, and it is said which share of the images differs from each other. With --masks,
+--coco or --yolo it is of images that have objects, and what belongs to them is drawn on all of them. Without FOLDER,
 the images are photographs that ship with scikit-image.""",
     "epilog": f"""\
 what is drawn:
@@ -87,6 +88,7 @@ examples:
   dalirefurb show                                     RandAugment, its second layer is fresh
   dalirefurb show photos/ --order crop_last           only crop and flip are fresh
   dalirefurb show photos/ --split flip                see what is cached if it ends before the flip
+  dalirefurb show photos/ --coco instances.json       with boxes and outlines, which move with the images
   dalirefurb show --operations --preset trivial_augment --out wide.png
   dalirefurb show --plan --num-samples 1281167 --batch-size 1024
   dalirefurb show --plan --technique smartcache --replace-percent 0.05""",

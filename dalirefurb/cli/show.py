@@ -20,7 +20,9 @@ from dalirefurb.cli.terminal import escaped, importing, say, waiting
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.show.files import check_writable, write
-from dalirefurb.source import FileList, ImageFolder
+from dalirefurb.source import ImageFolder, Source
+from dalirefurb.targets import CocoDetection, MaskFolder, YoloFolder
+from dalirefurb.targets.coco import parts_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,8 +64,9 @@ _DEFAULTS = {"preset": "rand_augment", "size": 224, "seed": 0, "batch_size": 64,
 """Of options that are None unless they are given."""
 
 _AUGMENTATION, _PLAN = ("preset", "size", "order", "split"), ("num_samples", "batch_size", "epochs", "technique")
+_TARGETS = ("masks", "coco", "yolo")
 _OF_MODE = {
-    "": {*_AUGMENTATION, "seed", "reuse_factor"},
+    "": {*_AUGMENTATION, *_TARGETS, "seed", "reuse_factor"},
     "--operations": {"preset", "size"},
     "--plan": {*_PLAN, "seed", *OPTIONS},
 }
@@ -73,7 +76,7 @@ _OF_MODE = {
 def _check_heeded(options: argparse.Namespace) -> None:
     """Refuse what would be ignored; set defaults."""
     mode = "--operations" if options.operations else "--plan" if options.plan else ""
-    for name in (*_AUGMENTATION, *_PLAN, "seed", *OPTIONS):
+    for name in (*_AUGMENTATION, *_PLAN, *_TARGETS, "seed", *OPTIONS):
         value = getattr(options, name)
         if value is None:
             setattr(options, name, _DEFAULTS.get(name))
@@ -146,11 +149,20 @@ def show(options: argparse.Namespace) -> None:
     say(f"drawn: {escaped(out)}")
 
 
-def _source(options: argparse.Namespace) -> FileList | ImageFolder:
-    """Read the folder, or take scikit-image's photographs."""
+def _source(options: argparse.Namespace) -> Source:
+    """Read the folder, with what belongs to its images, or take scikit-image's photographs."""
     if options.folder is None:
+        for name in _TARGETS:
+            if (given := getattr(options, name)) is not None:
+                raise ConfigurationError(f"{flag(name)} is for images of yours, got {given} without them: name FOLDER")
         return whole_photographs()
     with waiting(f"reading {escaped(options.folder)}"):
+        if options.masks is not None:
+            return MaskFolder(options.folder, options.masks)
+        if options.coco is not None:
+            return CocoDetection(options.folder, options.coco, **parts_of(options.coco))
+        if options.yolo is not None:
+            return YoloFolder(options.folder, options.yolo, polygons=True)
         return ImageFolder(options.folder)
 
 

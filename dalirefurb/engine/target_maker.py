@@ -168,43 +168,13 @@ class TargetMaker:
                 jobs += own
             elif isinstance(target, Values):
                 values[name] = target.values[shown]
-        objects, dropped = self._objects(shown, sizes, places)
+        objects, dropped = moved_objects(self._targets, shown, sizes, places, self._recipe.output.sides)
         values |= objects
         for name, target in self._targets.items():
             if isinstance(target, InstanceMasks):
                 values[name], own = self._instance_masks(target, values[name], shown, sizes, places)
                 jobs += own
         return BatchTargets(values, places.maps, sizes, dropped), jobs
-
-    def _objects(
-        self, shown: NDArray[np.int64], sizes: NDArray[np.int64], places: Geometry
-    ) -> tuple[dict[str, Any], int]:
-        """Map all objects of a batch, and drop those of which too little is left; return how many these are, too."""
-        objects = {name: each for name, each in self._targets.items() if isinstance(each, ObjectTarget)}
-        taken = {name: each.rows.take(shown) for name, each in objects.items()}
-        if not taken:
-            return {}, 0
-        rows = rows_of(next(iter(taken.values())).counts)
-        size = self._recipe.output.sides
-        stay = np.ones(len(rows), np.bool_)
-        for name, target in objects.items():
-            values = taken[name].values
-            if isinstance(target, Boxes):
-                if target.normalized:
-                    values = values * np.tile(sizes[rows, ::-1], 2)
-                boxes, kept = map_boxes(
-                    values, rows, places, size, min_area=target.min_area, min_visible=target.min_visible
-                )
-                taken[name] = Ragged(boxes, taken[name].offsets)
-                stay &= kept
-            elif isinstance(target, Keypoints):
-                taken[name] = Ragged(_points(target, values, rows, places, size), taken[name].offsets)
-        kept_rows = rows[stay]
-        made: dict[str, Any] = {name: each if stay.all() else each.kept(stay) for name, each in taken.items()}
-        for name, target in objects.items():
-            if isinstance(target, Polygons):
-                made[name] = _outlines(target, made[name], kept_rows, sizes, places.maps)
-        return made, int(np.count_nonzero(~stay))
 
     def _instance_masks(
         self, target: InstanceMasks, objects: Ragged, shown: NDArray[np.int64], sizes: NDArray[np.int64], at: Geometry
@@ -250,6 +220,51 @@ class TargetMaker:
             except MaskError as error:
                 raise SampleError(index, self._name(index), f"{named}: {error}", lasting=True) from error
             warp_mask(labels, source_map, lines, target.fill, mask)
+
+
+def moved_objects(
+    targets: Mapping[str, Target],
+    shown: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    places: Geometry,
+    size: tuple[int, int],
+) -> tuple[dict[str, Any], int]:
+    """Map all objects of some samples, and drop those of which too little is left.
+
+    Args:
+        targets: Targets by name, of which those of objects are mapped.
+        shown: Indices of the samples, shape (n,).
+        sizes: Heights and widths of their images in the source, in pixels, shape (n, 2).
+        places: Where everything in the images comes from.
+        size: Height and width of the images in pixels.
+
+    Returns:
+        By name `Ragged`, for polygons a list of outlines for each object, see `BatchTargets`; and how many are dropped.
+    """
+    objects = {name: each for name, each in targets.items() if isinstance(each, ObjectTarget)}
+    taken = {name: each.rows.take(shown) for name, each in objects.items()}
+    if not taken:
+        return {}, 0
+    rows = rows_of(next(iter(taken.values())).counts)
+    stay = np.ones(len(rows), np.bool_)
+    for name, target in objects.items():
+        values = taken[name].values
+        if isinstance(target, Boxes):
+            if target.normalized:
+                values = values * np.tile(sizes[rows, ::-1], 2)
+            boxes, kept = map_boxes(
+                values, rows, places, size, min_area=target.min_area, min_visible=target.min_visible
+            )
+            taken[name] = Ragged(boxes, taken[name].offsets)
+            stay &= kept
+        elif isinstance(target, Keypoints):
+            taken[name] = Ragged(_points(target, values, rows, places, size), taken[name].offsets)
+    kept_rows = rows[stay]
+    made: dict[str, Any] = {name: each if stay.all() else each.kept(stay) for name, each in taken.items()}
+    for name, target in objects.items():
+        if isinstance(target, Polygons):
+            made[name] = _outlines(target, made[name], kept_rows, sizes, places.maps)
+    return made, int(np.count_nonzero(~stay))
 
 
 def _points(

@@ -88,7 +88,8 @@ class Kept(Source):
         self._path = Path(os.fspath(path)).absolute()
         self._form, self._size = form, size
         self.labels, self.encoded, self.image_shape = source.labels, source.encoded, source.image_shape
-        self.classes, self.value_range, self.annotations = source.classes, source.value_range, source.annotations
+        self.classes, self.value_range = source.classes, source.value_range
+        self.annotations, self.categories = source.annotations, source.categories
         self._start()
         self._folder()
 

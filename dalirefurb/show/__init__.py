@@ -3,6 +3,7 @@
 pictures.py     what the store holds, and what the network gets
 operations.py   every operation of a preset, at several magnitudes; every stage, several times
 sheet.py        both, drawn by matplotlib at exact pixels
+overlays.py     boxes, outlines, keypoints and masks on pictures
 plots.py        how misses are spread over epochs and batches
 files.py        PNGs of them
 """

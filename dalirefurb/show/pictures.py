@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.geometry import geometry
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.presets import evaluate
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.prefetch import Prefetch
+from dalirefurb.engine.target_maker import moved_objects
 from dalirefurb.errors import SampleError
 from dalirefurb.loader import Loader
 from dalirefurb.planning.batch_plan import BatchPlan
@@ -22,6 +24,10 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore
+from dalirefurb.targets.kinds import ObjectTarget
+from dalirefurb.targets.mask_images import Masks
+from dalirefurb.targets.masks import warp_mask
+from dalirefurb.targets.ragged import Ragged
 
 _MOST_BAD = 10
 """Samples that are left out before it is given up."""
@@ -33,6 +39,9 @@ Result = TypeVar("Result")
 Image = NDArray[np.uint8]
 """HWC, RGB."""
 
+Targets = Mapping[str, Any]
+"""What belongs to an image, by name, in its pixels, as in a loader's dictionaries; empty where a source has none."""
+
 
 @dataclass(frozen=True)
 class Version:
@@ -41,10 +50,14 @@ class Version:
     Attributes:
         cached: The partial image, as the store held it; where the store held the encoded image, what that image shows.
         served: The final images made from it, one for each use.
+        cached_targets: What belongs to the partial image.
+        served_targets: What belongs to the final images, as the loader serves it.
     """
 
     cached: Image
     served: list[Image]
+    cached_targets: Targets
+    served_targets: list[Targets]
 
 
 @dataclass(frozen=True)
@@ -54,10 +67,12 @@ class Pictures:
     Attributes:
         original: The whole image, as the source has it.
         versions: The versions, in the order in which they were drawn.
+        targets: What belongs to the whole image.
     """
 
     original: Image
     versions: list[Version]
+    targets: Targets
 
 
 @dataclass(frozen=True)
@@ -121,7 +136,9 @@ class Album(MemoryStore):
 
 
 def of_good_samples(source: Source, count: int, make: Callable[[list[int]], Result]) -> Result:
-    """Make something of samples that are evenly spaced in a source; leave out those that turn out to be bad.
+    """Make something of samples that are evenly spaced in a source, among those with objects if there are some.
+
+    Those that turn out to be bad are left out.
 
     Args:
         source: The source.
@@ -132,8 +149,12 @@ def of_good_samples(source: Source, count: int, make: Callable[[list[int]], Resu
         SampleError: If all are bad, or too many.
     """
     bad: dict[int, SampleError] = {}
+    worth = np.arange(len(source))
+    for target in (source.annotations or {}).values():
+        if isinstance(target, ObjectTarget) and target.rows.counts.any():
+            worth = np.flatnonzero(target.rows.counts)  # All of a source's have equally many objects.
     while True:
-        left = np.setdiff1d(np.arange(len(source)), list(bad))
+        left = np.setdiff1d(worth, list(bad))
         places = np.linspace(0, len(left) - 1, min(count, len(left))).round().astype(int)
         try:
             made = make(left[places].tolist())
@@ -160,19 +181,56 @@ def take_pictures(
         seed: The run's seed.
     """
     cached, served = _serve(source, recipe, samples, reuse_factor=reuse_factor, epochs=2 * reuse_factor, seed=seed)
-    return [
-        Pictures(
-            original,
-            [
-                Version(
-                    original if recipe.caches_encoded else cached[index, birth],
-                    [images[row] for images in served[birth : birth + reuse_factor]],
-                )
-                for birth in (0, reuse_factor)
-            ],
-        )
-        for row, (index, original) in enumerate(zip(samples, whole_images(source, samples), strict=True))
-    ]
+    made = []
+    for row, (index, original) in enumerate(zip(samples, whole_images(source, samples), strict=True)):
+        versions = []
+        for birth in (0, reuse_factor):
+            image = original if recipe.caches_encoded else cached[index, birth]
+            uses = served[birth : birth + reuse_factor]
+            targets = _on_partial(source, recipe, index, birth, image.shape[:2], original.shape[:2], seed=seed)
+            versions.append(
+                Version(image, [each[row] for each, _ in uses], targets, [dict(each[row]) for _, each in uses])
+            )
+        whole = {name: it.one(index, original.shape[:2]) for name, it in (source.annotations or {}).items()}
+        made.append(Pictures(original, versions, whole))
+    return made
+
+
+def _on_partial(
+    source: Source,
+    recipe: Recipe,
+    index: int,
+    version: int,
+    size: tuple[int, ...],
+    source_size: tuple[int, ...],
+    *,
+    seed: int,
+) -> Targets:
+    """Return what belongs to a partial image of this size, of which the loader serves nothing."""
+    targets: Mapping[str, Any] = source.annotations or {}
+    if not targets:
+        return {}
+    (height, width), (source_height, source_width) = size, source_size
+    shown, numbers, sizes = np.array([index]), np.array([version]), np.array([source_size], np.int64)
+    places = geometry(
+        recipe,
+        seed=seed,
+        indices=shown,
+        shown=shown,
+        versions=numbers,
+        servings=numbers,
+        heights=sizes[:, 0],
+        widths=sizes[:, 1],
+        partial=(height, width),
+    )
+    moved, _ = moved_objects(targets, shown, sizes, places, (height, width))
+    made = {name: each.values if isinstance(each, Ragged) else each[0] for name, each in moved.items()}
+    for name, target in targets.items():
+        if isinstance(target, Masks):
+            made[name] = np.empty((height, width), target.dtype)
+            labels = target.fitting(index, (source_height, source_width))
+            warp_mask(labels, places.maps[0], places.lines[0], target.fill, made[name])
+    return made
 
 
 def whole_images(source: Source, samples: Sequence[int]) -> list[Image]:
@@ -221,8 +279,8 @@ def _unsaid() -> Iterator[None]:
 
 def _serve(
     source: Source, recipe: Recipe, samples: Sequence[int], *, reuse_factor: int, epochs: int, seed: int
-) -> tuple[dict[tuple[int, int], Image], list[NDArray[np.uint8]]]:
-    """Return what the store held, and what each epoch served, (B, H, W, 3).
+) -> tuple[dict[tuple[int, int], Image], list[tuple[NDArray[np.uint8], Sequence[Targets]]]]:
+    """Return what the store held, and what each epoch served: (B, H, W, 3), and what belongs to each image.
 
     Raises:
         SampleError: If one of the samples is bad.
@@ -236,11 +294,15 @@ def _serve(
     settings: dict[str, Any] = {
         "prefetch": Prefetch(replicas=1, look_ahead=1),
         "bad_samples": BadSamplePolicy("replace"),
+        "target_form": None if source.annotations is None else "dicts",
     }
+    nothing: Sequence[Targets] = [{}] * len(samples)
     with album, _unsaid(), Loader(source, recipe, planner, album, **settings) as loader:
         # A batch is stored after it is served, but before the next one is: hence one more.
         for _ in range(epochs + 1):
-            served += [levels(recipe.output, images.numpy()) for images, _ in loader]
+            for images, targets in loader:
+                own = nothing if source.annotations is None else targets
+                served.append((levels(recipe.output, images.numpy()), own))
         for bad in loader.bad_samples():
             if bad.index in samples:
                 raise SampleError(bad.index, bad.name, bad.reason)

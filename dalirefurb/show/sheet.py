@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -17,8 +17,10 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.show import BACKGROUND, CACHED, FRESH, GREY, INK, LINE
 from dalirefurb.show.operations import MAGNITUDES, TABLES, Row, draws, operate
-from dalirefurb.show.pictures import Image, Pictures, of_good_samples, square_image, take_pictures
+from dalirefurb.show.overlays import classes_of, colour_of, draw_targets
+from dalirefurb.show.pictures import Image, Pictures, Targets, of_good_samples, square_image, take_pictures
 from dalirefurb.source import Source
+from dalirefurb.targets import Boxes, Keypoints, Masks, Polygons
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,6 +48,12 @@ _TITLE_LINE, _LINE, _SMALL_LINE = 27, 18, 15
 
 _VERSION = _STEP + _LINE
 """From one version to the next, downwards, in pixels."""
+
+_SWATCH = 12
+"""Side of a square in a class's colour in pixels."""
+
+_MOST_CLASSES = 40
+"""That are named."""
 
 _LETTER = 7
 """Width of a small letter in pixels, about."""
@@ -83,6 +91,9 @@ class _Column:
 def pictures_sheet(source: Source, recipe: Recipe, *, name: str, reuse_factor: int, seed: int = 0) -> Figure:
     """Draw for a few samples the original, and for each of two versions the cached picture and those made from it.
 
+    On them is drawn what belongs to them, if the source has targets: boxes, outlines and masks in a colour for each
+    class, keypoints in one for each place.
+
     Args:
         source: Source of encoded images or arrays.
         recipe: Recipe for what is done to the images, with its split.
@@ -103,7 +114,11 @@ def pictures_sheet(source: Source, recipe: Recipe, *, name: str, reuse_factor: i
     said = what_differs(name, recipe.stages, recipe.split, reuse_factor).splitlines()
     legend = [(meanings[colour], colour) for colour in used]
     legend += [(line, INK) for text in said for line in textwrap.wrap(text, width // _LETTER)]
-    bars = _MARGIN + 2 * _TITLE_LINE + len(legend) * _LINE + 2 * _GAP
+    kinds = source.annotations or {}
+    legend += [(line, INK) for line in _on_pictures(kinds)]
+    classes = _classes(pictures, source, width)
+    below = _MARGIN + 2 * _TITLE_LINE + len(legend) * _LINE
+    bars = below + max((row + 1 for _, row, _, _ in classes), default=0) * _LINE + 2 * _GAP
     first = bars + _BAR + max(1 + text.count("\n") for text in texts) * _LINE + 2 * _GAP
     sample = len(pictures[0].versions) * _VERSION + 2 * _GAP
     end = first + len(pictures) * sample
@@ -113,6 +128,9 @@ def pictures_sheet(source: Source, recipe: Recipe, *, name: str, reuse_factor: i
     _write(axes, _MARGIN, _MARGIN, title, _TITLE)
     for place, (line, colour) in enumerate(legend):
         _write(axes, _MARGIN, _MARGIN + 2 * _TITLE_LINE + place * _LINE, line, _TEXT, colour)
+    for x, row, called, colour in classes:
+        _fill(axes, x, below + row * _LINE + 3, _SWATCH, _SWATCH, colour)
+        _write(axes, x + _SWATCH + 5, below + row * _LINE, called, _TEXT)
     for column, text in zip(columns, texts, strict=True):
         _fill(axes, column.x, bars, column.width, _BAR, column.colour)
         _write(axes, column.x + column.width / 2, bars + 6, column.heading, _HEADING, "white", ha="center")
@@ -120,31 +138,63 @@ def pictures_sheet(source: Source, recipe: Recipe, *, name: str, reuse_factor: i
     again = ", drawn anew" if _random(recipe.partial) else ", made anew"
     for number, each in enumerate(pictures):
         _fill(axes, _MARGIN, first + number * sample, width, 1, LINE)
-        _draw_sample(axes, first + number * sample + _GAP, each, columns, again)
+        _draw_sample(axes, first + number * sample + _GAP, each, columns, again, kinds)
     _fill(axes, _MARGIN, end, width, 1, LINE)
     return figure
 
 
 def _draw_sample(
-    axes: Axes, top: int, pictures: Pictures, columns: tuple[_Column, _Column, _Column], again: str
+    axes: Axes,
+    top: int,
+    pictures: Pictures,
+    columns: tuple[_Column, _Column, _Column],
+    again: str,
+    kinds: Mapping[str, Any],
 ) -> None:
     """Draw one sample's pictures, a version in each line; `again` is said of all versions but the first."""
     original, partial, final = columns
+
+    def draw(x: int, y: int, picture: Image, targets: Targets, **style: Any) -> None:
+        draw_targets(axes, _draw_picture(axes, x, y, picture, CELL, **style), targets, kinds, picture.shape[1])
+
     beside = top + (len(pictures.versions) - 1) * _VERSION // 2
-    _draw_picture(axes, original.x, beside, pictures.original, CELL)
+    draw(original.x, beside, pictures.original, pictures.targets)
     epoch = 0
     for place, version in enumerate(pictures.versions):
         y = top + place * _VERSION
         _draw_arrow(axes, original.end, beside, partial.x, y)
         _draw_arrow(axes, partial.end, y, final.x, y)
         name = f"version {place + 1}{again if place else ''}"
-        _draw_picture(axes, partial.x, y, version.cached, CELL, frame=_FRAME, colour=partial.colour, name=name)
-        for use, picture in enumerate(version.served):
+        draw(partial.x, y, version.cached, version.cached_targets, frame=_FRAME, colour=partial.colour, name=name)
+        for use, (picture, targets) in enumerate(zip(version.served, version.served_targets, strict=True)):
             x = final.x + use * _STEP
             earlier = [each for each in range(use) if np.array_equal(version.served[each], picture)]
             name = f"epoch {epoch}" + (f", as in {epoch - use + earlier[0]}" if earlier else "")
-            _draw_picture(axes, x, y, picture, CELL, frame=_FRAME, colour=final.colour, name=name)
+            draw(x, y, picture, targets, frame=_FRAME, colour=final.colour, name=name)
             epoch += 1
+
+
+def _on_pictures(kinds: Mapping[str, Any]) -> list[str]:
+    """Say what is drawn on pictures."""
+    drawn = [name for name, kind in kinds.items() if isinstance(kind, Boxes | Keypoints | Masks | Polygons)]
+    if not drawn:
+        return []
+    masks = any(isinstance(kind, Masks) for kind in kinds.values())
+    black = "; black in masks: no image, or left out; 0 is not coloured" if masks else ""
+    return [f"on the pictures: {', '.join(drawn)}{black}"]
+
+
+def _classes(pictures: Sequence[Pictures], source: Source, width: int) -> list[tuple[int, int, str, str]]:
+    """Return the classes in pictures: where each is written, in which line, its name and its colour."""
+    placed, x, row = [], _MARGIN, 0
+    for number in classes_of((each.targets for each in pictures), source.annotations or {})[:_MOST_CLASSES]:
+        name = (source.categories or {}).get(number, f"class {number}")
+        step = _SWATCH + 5 + len(name) * _LETTER + _GAP
+        if x + step > _MARGIN + width:
+            x, row = _MARGIN, row + 1
+        placed.append((x, row, name, colour_of(number)))
+        x += step
+    return placed
 
 
 def operations_sheet(source: Source, preset: str, *, size: int) -> Figure:
@@ -245,8 +295,8 @@ def _draw_arrow(axes: Axes, x: int, y: int, to_x: int, to_y: int) -> None:
 
 def _draw_picture(
     axes: Axes, x: int, y: int, picture: Image, cell: int, *, frame: int = 1, colour: str = LINE, name: str = ""
-) -> None:
-    """Put a picture in the middle of a square cell, with a frame around it and its name below.
+) -> tuple[int, int, int, int]:
+    """Put a picture in the middle of a square cell, with a frame around it and its name below; return where it is.
 
     Small ones are enlarged by a whole factor, so that pixels stay.
     """
@@ -259,3 +309,4 @@ def _draw_picture(
     axes.imshow(picture, extent=extent, aspect="auto", interpolation="antialiased", zorder=2)
     below = y + cell + 2 * frame + 2
     _write(axes, x + frame + cell / 2, below, name, colour=INK if colour == LINE else colour, ha="center")
+    return extent

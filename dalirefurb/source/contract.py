@@ -42,6 +42,7 @@ class Source(metaclass=Explained):
         classes: Names of the classes that integer labels stand for, where they are known.
         value_range: Numbers of black and white in images deeper than 8 bits, such as (0, 4095) for those of a 12-bit
             scanner that are stored in 16 bits; None: the least and the largest number that each image declares.
+        categories: Names of the classes that targets stand for, by their numbers, where they are known.
         annotations: Targets by name, which move with the images, see `dalirefurb.targets`; None: labels are all.
     """
 
@@ -58,6 +59,7 @@ class Source(metaclass=Explained):
     image_shape: tuple[int, int, int] | None = None
     classes: list[str] | None = None
     value_range: ValueRange | None = None
+    categories: Mapping[int, str] | None = None
     annotations: Mapping[str, Any] | None = None
 
     def __len__(self) -> int:
@@ -268,7 +270,7 @@ class Subset(Source):
         self._indices = chosen.astype(np.int64)
         self.labels = source.labels[self._indices]
         self.encoded, self.image_shape, self.classes = source.encoded, source.image_shape, source.classes
-        self.value_range = source.value_range
+        self.value_range, self.categories = source.value_range, source.categories
         if source.annotations is not None:
             self.annotations = {name: each.take(self._indices) for name, each in source.annotations.items()}
 
@@ -312,7 +314,8 @@ class Concat(Source):
     """The samples of several sources, one source after the other.
 
     Args:
-        sources: The sources, at least one; all encoded or none, with labels of one shape, and with the same classes.
+        sources: The sources, at least one; all encoded or none, with labels of one shape, and with the same classes;
+            and with targets of the same names, kinds and arguments, or none.
 
     Raises:
         ConfigurationError: If they do not fit together.
@@ -331,16 +334,18 @@ class Concat(Source):
                     f"what is put together must be sources, but number {number} is a {type(source).__name__}: pass "
                     f"such as ImageFolder(path), or TorchDataset(dataset)"
                 )
-            if source.annotations is not None:
-                raise ConfigurationError(
-                    f"sources with targets cannot be put together yet, but number {number} has some: put the images "
-                    f"together, and give them targets then, Annotated(Concat([...]), targets)"
-                )
             for what, given, wanted, remedy in (
                 ("be encoded alike", source.encoded, first.encoded, "TorchDataset(source) is one with decoded images"),
                 ("have labels of one shape", source.labels.shape[1:], first.labels.shape[1:], "reshape the one's"),
                 ("have the same classes", source.classes, first.classes, "if all mean the same, assign the one's"),
                 ("have the same value_range", source.value_range, first.value_range, "pass it to both"),
+                (
+                    "have targets of the same names",
+                    _names(source),
+                    _names(first),
+                    "give both Annotated(source, targets)",
+                ),
+                ("have the same categories", source.categories, first.categories, "number them alike"),
             ):
                 if given != wanted:
                     raise ConfigurationError(
@@ -355,6 +360,12 @@ class Concat(Source):
         shapes = {source.image_shape for source in sources}
         self.encoded, self.classes, self.value_range = first.encoded, first.classes, first.value_range
         self.image_shape = first.image_shape if len(shapes) == 1 else None
+        self.categories = first.categories
+        if first.annotations is not None:
+            self.annotations = {
+                name: _joined_targets(name, [source.annotations[name] for source in sources if source.annotations])
+                for name in first.annotations
+            }
 
     def read(self, indices: NDArray[np.int64]) -> Any:
         """Read samples, each from its source; images stay where their sources have them."""
@@ -401,6 +412,15 @@ class Concat(Source):
             parts.append((places, Images([NOT_AT_HAND] * len(own)) if found is None else found))
         return Images.joined(len(indices), parts) if some else None
 
+    def refusal(
+        self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> tuple[int, str] | None:
+        """Find a sample that its source refuses."""
+        for source, places, own in self._owners(indices):
+            if (refusal := source.refusal(own, heights[places], widths[places])) is not None:
+                return int(places[refusal[0]]), refusal[1]
+        return None
+
     def _owners(self, rows: NDArray[np.int64]) -> Iterator[tuple[Source, NDArray[np.int64], NDArray[np.int64]]]:
         """Yield each source that has some of the rows, which of them, and their indices in it."""
         owners = np.searchsorted(self._ends, rows, side="right")
@@ -412,6 +432,28 @@ class Concat(Source):
     def _start(self, owner: int) -> int:
         """Return where a source's samples begin."""
         return int(self._ends[owner]) - len(self._sources[owner])
+
+
+def _names(source: Source) -> list[str] | None:
+    return None if source.annotations is None else sorted(source.annotations)
+
+
+def _joined_targets(name: str, targets: Sequence[Any]) -> Any:
+    """Put the targets of one name of several sources together.
+
+    Raises:
+        ConfigurationError: If they are of several kinds, or of other arguments.
+    """
+    settings = [target.setting() for target in targets]
+    first = next((each for each in settings if each[-1] != ()), settings[0])
+    for number, each in enumerate(settings):
+        # Where there is no object the shape of a row is not told.
+        if each != first and each != (*first[:-1], ()):
+            raise ConfigurationError(
+                f"targets that are put together must be of one kind, with the same arguments, but {name!r} of source "
+                f"number {number} is {each} and that of another {first}: make both alike"
+            )
+    return targets[0].joined(targets[1:])
 
 
 def renumbered(error: SampleError, inner: NDArray[np.int64], own: NDArray[np.int64]) -> SampleError:

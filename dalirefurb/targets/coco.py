@@ -40,11 +40,13 @@ class CocoDetection(Annotated):
         masks: Whether masks of objects are served, see `InstanceMasks`, also those of run lengths, as crowds have.
         crowds: Whether objects that are crowds are served; training usually leaves them out.
         empty: Whether images without an object are served.
+        contiguous: Whether "labels" are numbered from 0 without gaps, in the order of the ids, as the trainers of
+            Ultralytics and most others take them; `[*CocoDetection(...).categories]` without it are the ids.
         min_area: See `Boxes`.
         min_visible: See `Boxes`.
 
     Attributes:
-        categories: Names of the categories by their ids.
+        categories: Names of the categories by their ids, or by these numbers.
 
     Raises:
         ConfigurationError: If the file is not in COCO's format, or names no image.
@@ -60,6 +62,7 @@ class CocoDetection(Annotated):
         masks: bool = False,
         crowds: bool = False,
         empty: bool = True,
+        contiguous: bool = False,
         min_area: float = 1.0,
         min_visible: float = 0.0,
     ) -> None:
@@ -82,7 +85,13 @@ class CocoDetection(Annotated):
                 "image_id": Values(ids),
             }
             categories = sorted(read["categories"], key=lambda each: each["id"])
-            self.categories = {int(each["id"]): str(each.get("name", each["id"])) for each in categories}
+            names = {int(each["id"]): str(each.get("name", each["id"])) for each in categories}
+            if contiguous:
+                if not names:
+                    raise ConfigurationError("contiguous=True needs the categories of the file, but it names none")
+                numbers = {id_: number for number, id_ in enumerate(names)}
+                targets["labels"] = Objects([[numbers[id_] for id_ in row] for row in column("category_id")])
+                names = dict(enumerate(names.values()))
             if keypoints:
                 targets["keypoints"] = _keypoints(column("keypoints", ()), categories)
             if polygons:
@@ -106,6 +115,7 @@ class CocoDetection(Annotated):
             paths = [Path(images) / each["file_name"] for each in entries]
             _look_at_some(paths, images)
         super().__init__(FileList(paths, ids), targets)
+        self.categories = names
 
     def fingerprint(self) -> dict[str, Any]:
         """Identify the samples, their targets, and the sizes that are declared."""
@@ -126,7 +136,7 @@ class CocoDetection(Annotated):
         return super().refusal(indices, heights, widths)
 
     def __repr__(self) -> str:
-        return f"CocoDetection({len(self):,} images, {len(self.categories)} categories)"
+        return f"CocoDetection({len(self):,} images, {len(self.categories or ())} categories)"
 
 
 def _pairs(columns: list[list[Any]], rows: list[list[dict[str, Any]]]) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -212,3 +222,12 @@ def _mirrored(name: str) -> str:
         if one in name:
             return name.replace(one, other)
     return {"l_": "r_", "r_": "l_"}.get(name[:2], name[:2]) + name[2:]
+
+
+def parts_of(annotations: PathLike) -> dict[str, bool]:
+    """Return which of its parts a file has that `CocoDetection` serves when asked: arguments of it, to look at all."""
+    with _in_format(annotations):
+        read = json.loads(Path(annotations).read_bytes())
+        keypoints = any(each.get("keypoints") for each in read.get("categories", ()))
+        told = [each.get("segmentation") for each in read["annotations"] if not each.get("iscrowd", 0)]
+    return {"keypoints": keypoints, "polygons": any(told) and not any(isinstance(each, dict) for each in told)}

@@ -48,6 +48,14 @@ class Target(ABC):
         """Return that of some samples, shape (k,), in any order."""
 
     @abstractmethod
+    def joined(self, others: Sequence[Any]) -> Self:
+        """Return it followed by others, which have the same `setting`."""
+
+    @abstractmethod
+    def setting(self) -> tuple[Any, ...]:
+        """Tell what it is beside values: with what is of another setting it cannot be put together."""
+
+    @abstractmethod
     def one(self, sample: int, size: tuple[int, int]) -> Any:
         """Return that of one sample, whose image has this height and width, to look at: in pixels of that image."""
 
@@ -73,6 +81,19 @@ class ObjectTarget(Target, metaclass=Explained):
         taken = object.__new__(type(self))
         taken.__dict__.update(self.__dict__, rows=self.rows.take(samples))
         return taken
+
+    def joined(self, others: Sequence[Any]) -> Self:
+        """Return that of all samples, these first."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, rows=Ragged.joined([each.rows for each in (self, *others)]))
+        return made
+
+    def setting(self) -> tuple[Any, ...]:
+        """Tell its kind, its arguments, and the type and shape of a row if there is one."""
+        own = {name: each for name, each in self.__dict__.items() if name not in ("rows", "outlines")}
+        values = self.rows.values
+        row = (str(values.dtype), values.shape[1:]) if len(values) else ()
+        return type(self).__name__, own, row
 
     def one(self, sample: int, size: tuple[int, int]) -> Any:
         """Return that of one sample's objects, (k, ...)."""
@@ -219,6 +240,16 @@ class Polygons(ObjectTarget):
         offsets = np.concatenate([[0], np.cumsum([len(sample) for sample in polygons])])
         self.rows = Ragged(ranges, offsets.astype(np.int64))
 
+    def joined(self, others: Sequence[Any]) -> Polygons:
+        """Return that of all samples, these first."""
+        parts = [self, *others]
+        starts = np.cumsum([0, *(len(each.outlines) for each in parts[:-1])])
+        rows = [Ragged(each.rows.values + start, each.rows.offsets) for each, start in zip(parts, starts, strict=True)]
+        made = object.__new__(Polygons)
+        outlines = Ragged.joined([each.outlines for each in parts])
+        made.__dict__.update(self.__dict__, rows=Ragged.joined(rows), outlines=outlines)
+        return made
+
     def one(self, sample: int, size: tuple[int, int]) -> list[list[NDArray[np.float64]]]:
         """Return the outlines of one sample's objects, in pixels."""
         ranges, scale = self.rows.take(np.array([sample])).values.tolist(), size[::-1] if self.normalized else (1, 1)
@@ -270,6 +301,14 @@ class Values(Target, metaclass=Explained):
     def take(self, samples: NDArray[np.int64]) -> Values:
         """Return that of some samples."""
         return Values(self.values[samples])
+
+    def joined(self, others: Sequence[Any]) -> Values:
+        """Return that of all samples, these first."""
+        return Values(np.concatenate([self.values, *(each.values for each in others)]))
+
+    def setting(self) -> tuple[Any, ...]:
+        """Tell its kind, and the type and shape of a value."""
+        return "Values", str(self.values.dtype), self.values.shape[1:]
 
     def one(self, sample: int, size: tuple[int, int]) -> NDArray[Any]:
         """Return that of one sample."""

@@ -63,7 +63,7 @@ class _Keep:
     """Masks that were decoded, as far as there is room. Thread-safe."""
 
     def __init__(self, budget: Budget) -> None:
-        self._budget = budget
+        self.budget = budget
         self._room: int | None = None
         self._runs: dict[int, _Runs] = {}
         self._lock = threading.Lock()
@@ -73,7 +73,7 @@ class _Keep:
 
     def put(self, number: int, runs: _Runs) -> None:
         nbytes = runs.values.nbytes + runs.lengths.nbytes + _BESIDE
-        room = budget_bytes(self._budget, available=available_bytes) if self._room is None else self._room
+        room = budget_bytes(self.budget, available=available_bytes) if self._room is None else self._room
         with self._lock:
             self._room = room if self._room is None else self._room
             if number not in self._runs and nbytes <= self._room:
@@ -81,7 +81,7 @@ class _Keep:
                 self._room -= nbytes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Keep, (self._budget,)
+        return _Keep, (self.budget,)
 
 
 class Masks(Target, metaclass=Explained):
@@ -124,6 +124,24 @@ class Masks(Target, metaclass=Explained):
         taken = object.__new__(Masks)
         taken.__dict__.update(self.__dict__, _numbers=self._numbers[samples])
         return taken
+
+    def joined(self, others: Sequence[Any]) -> Masks:
+        """Return those of all samples, these first; what was decoded before is decoded anew."""
+        parts = [self, *others]
+        starts = np.cumsum([0, *(len(each._masks) for each in parts[:-1])])
+        made = object.__new__(Masks)
+        made.__dict__.update(
+            self.__dict__,
+            _masks=[mask for each in parts for mask in each._masks],
+            _numbers=np.concatenate([each._numbers + start for each, start in zip(parts, starts, strict=True)]),
+            _fits=np.concatenate([each._fits for each in parts]),
+            _keep=_Keep(self._keep.budget),
+        )
+        return made
+
+    def setting(self) -> tuple[Any, ...]:
+        """Tell its kind, type and fill."""
+        return "Masks", str(self.dtype), self.fill
 
     def name(self, sample: int) -> str:
         """Tell where a sample's mask is."""

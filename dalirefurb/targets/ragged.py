@@ -54,6 +54,13 @@ class Ragged:
         offsets = np.concatenate([[0], np.cumsum([len(array) for array in arrays])]).astype(np.int64)
         return cls(np.ascontiguousarray(values, made), offsets)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Ragged]) -> Ragged:
+        """Put parts together, one after the other, all of whose rows are of one type and shape."""
+        filled = [part.values for part in parts if len(part.values)] or [parts[0].values]
+        counts = np.concatenate([part.counts for part in parts])
+        return cls(np.concatenate(filled), np.concatenate([[0], np.cumsum(counts)]))
+
     def __len__(self) -> int:
         """Count the samples."""
         return len(self.offsets) - 1

@@ -85,6 +85,7 @@ class YoloFolder(Annotated):
         paths = [Path(images) / place for place in places]
         super().__init__(FileList(paths, np.zeros(len(paths), np.int64)), targets)
         self.classes = None if names is None else [*names]
+        self.categories = None if names is None else dict(enumerate(names))
 
 
 def _objects(path: Path, names: Sequence[str] | None) -> list[NDArray[np.float64]]:

@@ -303,6 +303,15 @@ def test_what_is_not_in_cocos_format_is_refused(tmp_path: Path, changes: dict[st
         CocoDetection(tmp_path, coco(tmp_path, annotations=[things]), polygons=True)
 
 
+def test_classes_can_be_numbered_without_gaps(tmp_path: Path) -> None:
+    found = CocoDetection(tmp_path, coco(tmp_path), crowds=True, contiguous=True)
+    assert found.categories == found.subset([0]).categories == {0: "person", 1: "dog"}
+    assert found.annotations["labels"].rows.values.tolist() == [1, 0, 1]  # type: ignore[attr-defined]
+    assert found.fingerprint() != CocoDetection(tmp_path, coco(tmp_path), crowds=True).fingerprint()
+    with pytest.raises(ConfigurationError, match="contiguous=True needs the categories of the file"):
+        CocoDetection(tmp_path, coco(tmp_path, categories=[]), contiguous=True)
+
+
 def test_an_image_of_another_size_than_its_annotations_are_of_is_a_bad_sample(tmp_path: Path) -> None:
     path = coco(tmp_path)
     Image.new("RGB", (40, 60)).save(tmp_path / "8.jpg")

@@ -53,7 +53,7 @@ from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchErro
 from dalirefurb.source import Source
 from dalirefurb.source.contract import without_targets
 from dalirefurb.store import Store
-from dalirefurb.targets import Annotated, Boxes, Keypoints, Masks, Objects, Polygons
+from dalirefurb.targets import Annotated, Boxes, Keypoints, Masks, Objects, Polygons, Values
 from tests.targets.scenes import COLOURS, COUNT, boxed, boxes_of, masked, sizes
 
 SIZE = 96
@@ -271,8 +271,48 @@ def test_a_subset_has_its_own_targets_and_labels_are_no_part_of_them(tmp_path: P
         ((_, targets),) = loader
     assert [int(each["image_id"]) for each in targets] == [107, 103, 103]
     assert some.fingerprint() != source.subset([7, 3, 2]).fingerprint()
-    with pytest.raises(ConfigurationError, match=r"sources with targets cannot be put together yet.*Annotated\(Concat"):
-        Concat([source, source])
+
+
+def test_sources_with_the_same_targets_are_put_together(tmp_path: Path) -> None:
+    images = boxed(tmp_path)._source
+    labels = [[number] * 2 for number in range(COUNT)]
+    outlines = [[[[[number, 0], [20, number], [9, 9]]], []] for number in range(COUNT)]
+    masks = [np.full(size, number, np.uint8) for number, size in enumerate(sizes())]
+
+    def of(rows: list[int], **changes: Any) -> Annotated:
+        targets = {
+            "labels": Objects([labels[row] for row in rows]),
+            "outlines": Polygons([outlines[row] for row in rows]),
+            "mask": Masks([masks[row] for row in rows]),
+            "id": Values(rows),
+        }
+        return Annotated(images.subset(rows), targets | changes)
+
+    both = Concat([of([4, 2]), of([3]), of([5, 1])]).subset([4, 0, 2])
+    for row, number in enumerate([1, 4, 3]):
+        _, target = both[row]
+        assert (target["labels"].tolist(), int(target["id"])) == ([number, number], number)
+        assert [[part.tolist() for part in each] for each in target["outlines"]] == outlines[number]
+        assert np.array_equal(target["mask"], masks[number])
+    with Loader(both, evaluate(SIZE), Evaluate(3, batch_size=3)) as loader:
+        ((_, targets),) = loader
+    assert [int(each["mask"].unique()) for each in targets] == [1, 4, 3]
+    empty = of([3], labels=Objects([[]]), outlines=Polygons([[]]))
+    assert Concat([empty, of([2])])[1][1]["labels"].tolist() == [2, 2]
+    wrong = of([3], mask=Masks([masks[4]]))
+    with (
+        Loader(Concat([of([4, 2]), wrong]), evaluate(SIZE), Evaluate(3, batch_size=3)) as loader,
+        pytest.raises(SampleError, match=r"sample 2 .*3\.png.*its mask .*must have the size of the image"),
+    ):
+        next(iter(loader))
+    with pytest.raises(ConfigurationError, match=r"'mask' of source number 1 is \('Masks', 'int64', 0\)"):
+        Concat([of([1]), of([2], mask=Masks([masks[2]], fill=0))])
+    with pytest.raises(ConfigurationError, match=r"targets of the same names, but number 1 has None"):
+        Concat([of([1]), images.subset([2])])
+    named = of([2])
+    named.categories = {1: "cat"}
+    with pytest.raises(ConfigurationError, match=r"the same categories, but number 1 has \{1: 'cat'\}"):
+        Concat([of([1]), named])
 
 
 def broken(folder: Path, kind: str) -> Annotated:

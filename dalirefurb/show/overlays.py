@@ -1,0 +1,117 @@
+"""Overlays: boxes, outlines, keypoints and masks, drawn on pictures, in one colour for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patheffects import AbstractPathEffect, withStroke
+from numpy.typing import NDArray
+
+from dalirefurb.targets import Boxes, Keypoints, Masks, Objects, Polygons
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+
+COLOURS = (
+    *("#e6194b", "#3cb44b", "#ffe119", "#4363d8", "#f58231", "#911eb4", "#42d4f4", "#f032e6", "#bfef45", "#fabed4"),
+    *("#469990", "#dcbeff", "#9a6324", "#fffac8", "#800000", "#aaffc3", "#808000", "#ffd8b1", "#000075", "#a9a9a9"),
+)
+"""Of classes, by their numbers, which begin anew where these end. Points of an object have those of their places."""
+
+_CLASSES = "labels"
+"""Name of what says the classes of objects."""
+
+_MASK, _OUTSIDE = 0.5, 0.6
+"""How much of a pixel is its class's colour, or black where no image is."""
+
+_HALO: list[AbstractPathEffect] = [withStroke(linewidth=2.6, foreground="#00000080")]
+
+
+def draw_targets(
+    axes: Axes, extent: tuple[int, int, int, int], targets: Mapping[str, Any], kinds: Mapping[str, Any], width: int
+) -> None:
+    """Draw what belongs to a picture on it, cut off where it ends.
+
+    Args:
+        axes: Axes whose units are pixels.
+        extent: Where the picture is: left, right, bottom and top.
+        targets: What belongs to it, by name, in its own pixels; see `pictures.Targets`.
+        kinds: Targets of its source by name.
+        width: Width of the picture in its own pixels.
+    """
+    left, right, bottom, top = extent
+    scale = (right - left) / width
+    frame = Rectangle((left, top), right - left, bottom - top, transform=axes.transData)
+
+    def cut(artist: Artist) -> None:
+        artist.set(clip_path=frame, zorder=4)
+
+    objects = _colours(targets, kinds)
+    for name, kind in kinds.items():
+        values = targets.get(name)
+        if isinstance(kind, Masks):
+            axes.imshow(
+                _tinted(np.asarray(values), kind.fill), extent=extent, aspect="auto", interpolation="nearest", zorder=3
+            )
+        elif isinstance(kind, Boxes):
+            for (x, y, end, last), colour in zip(np.asarray(values) * scale, objects, strict=True):
+                box = Rectangle((left + x, top + y), end - x, last - y, fill=False, edgecolor=colour, linewidth=1.3)
+                box.set_path_effects(_HALO)
+                cut(axes.add_patch(box))
+        elif isinstance(kind, Polygons):
+            for outlines, colour in zip(values or (), objects, strict=True):
+                for outline in outlines:
+                    vertices = np.asarray(outline) * scale + (left, top)
+                    style = {"facecolor": (*to_rgb(colour), 0.35), "edgecolor": colour, "linewidth": 0.8}
+                    cut(axes.add_patch(Polygon(vertices, closed=True, **style)))
+        elif isinstance(kind, Keypoints):
+            for points in np.asarray(values):
+                seen = points[:, 2] > 0 if points.shape[1] > 2 else np.isfinite(points).all(axis=1)
+                x, y = ((points[seen, :2] + kind.centre) * scale + (left, top)).T
+                colours = [COLOURS[place % len(COLOURS)] for place in np.flatnonzero(seen)]
+                cut(axes.scatter(x, y, s=14, c=colours, edgecolors="white", linewidths=0.6))
+
+
+def classes_of(targets: Iterable[Mapping[str, Any]], kinds: Mapping[str, Any]) -> list[int]:
+    """Return the numbers of the classes that are in some pictures, those that are coloured, ascending."""
+    found: set[int] = set()
+    for each in targets:
+        for name, kind in kinds.items():
+            if isinstance(kind, Masks):
+                found |= set(np.unique(each[name]).tolist()) - {0, kind.fill}
+            elif _tells_classes(name, kind):
+                found |= set(np.unique(each[name]).tolist())
+    return sorted(found)
+
+
+def colour_of(number: int) -> str:
+    """Return the colour of a class."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def _tells_classes(name: str, kind: Any) -> bool:
+    if name != _CLASSES or not isinstance(kind, Objects):
+        return False
+    return kind.rows.values.dtype == np.int64 and kind.rows.values.ndim == 1
+
+
+def _colours(targets: Mapping[str, Any], kinds: Mapping[str, Any]) -> list[str]:
+    """Return a colour for each object: its class's, or one for all where classes are not told."""
+    if _tells_classes(_CLASSES, kinds.get(_CLASSES)):
+        return [colour_of(int(number)) for number in targets[_CLASSES]]
+    count = next((len(targets[name]) for name, kind in kinds.items() if hasattr(kind, "rows")), 0)
+    return [COLOURS[0]] * count
+
+
+def _tinted(mask: NDArray[Any], fill: int) -> NDArray[np.float64]:
+    """Return what is laid over a picture, (height, width, 4): nothing where the number is 0."""
+    table = np.array([(*to_rgb(colour), _MASK) for colour in COLOURS])
+    tints: NDArray[np.float64] = table[mask % len(COLOURS)]
+    tints[mask == fill] = (0, 0, 0, _OUTSIDE)
+    tints[mask == 0] = 0
+    return tints

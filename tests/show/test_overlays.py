@@ -1,0 +1,146 @@
+"""Is what belongs to images drawn where the pictures show it?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from dalirefurb import FileList, Output, Recipe, evaluate, rand_augment
+from dalirefurb.augment import Decode, HorizontalFlip, RandomResizedCrop, RandomRotation
+from dalirefurb.augment.policies.aug_mix import AugMix
+from dalirefurb.cli import main
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.show.overlays import COLOURS, classes_of, draw_targets
+from dalirefurb.show.pictures import of_good_samples, take_pictures
+from dalirefurb.show.sheet import pictures_sheet
+from dalirefurb.targets import Annotated, Boxes, Keypoints, Masks, Objects, Polygons
+from dalirefurb.targets.coco import parts_of
+from tests.targets.scenes import COLOURS as SHAPES
+from tests.targets.scenes import boxed, boxes_of, masked
+
+pytestmark = pytest.mark.usefixtures("traced_once")
+SIZE = 48
+TURNED = Recipe([Decode(), RandomResizedCrop(SIZE, (0.5, 1.0)), HorizontalFlip(), RandomRotation(20)], Output(SIZE), 3)
+
+
+@pytest.mark.parametrize(
+    "recipe", [TURNED, TURNED.at(0), TURNED.at(1), evaluate(SIZE).at(2)], ids=["turned", "files", "decoded", "resized"]
+)
+def test_masks_say_of_cached_and_served_pictures_where_each_pixel_is_from(tmp_path: Path, recipe: Recipe) -> None:
+    for taken in take_pictures(masked(tmp_path), recipe, [1, 4], reuse_factor=2):
+        assert np.array_equal(taken.targets["mask"], taken.original[..., 0])
+        for version in taken.versions:
+            pairs = zip(
+                [version.cached, *version.served], [version.cached_targets, *version.served_targets], strict=True
+            )
+            for image, targets in pairs:
+                columns = np.asarray(targets["mask"])
+                assert columns.shape == image.shape[:2]
+                there = columns != 255
+                assert there.mean() > 0.5
+                # But for a little at borders, which are blended.
+                assert np.quantile(abs(columns - image[..., 0].astype(int))[there], 0.95) <= 3
+
+
+def test_boxes_are_around_what_cached_and_served_pictures_show(tmp_path: Path) -> None:
+    recipe = Recipe([Decode(), RandomResizedCrop(SIZE, (0.5, 1.0)), HorizontalFlip()], Output(SIZE), "flip")
+    for sample, taken in zip([3, 7], take_pictures(boxed(tmp_path), recipe, [3, 7], reuse_factor=2), strict=True):
+        assert taken.targets["boxes"].tolist() == [list(box) for box in boxes_of(sample)]
+        for version in taken.versions:
+            pairs = zip(
+                [version.cached, *version.served], [version.cached_targets, *version.served_targets], strict=True
+            )
+            for image, targets in pairs:
+                assert len(targets["boxes"])
+                for box, label in zip(np.asarray(targets["boxes"]), np.asarray(targets["labels"]), strict=True):
+                    rows, columns = np.nonzero((image > 127).astype(int) @ (4, 2, 1) == (SHAPES[label] > 0) @ (4, 2, 1))
+                    found = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+                    assert abs(box - found).max() < 1.1
+
+
+def test_pictures_are_of_samples_that_have_objects(tmp_path: Path) -> None:
+    assert of_good_samples(boxed(tmp_path), 3, lambda samples: samples) == [1, 6, 11]
+
+
+def test_each_kind_is_drawn_in_its_colour_at_its_place() -> None:
+    kinds = {
+        "labels": Objects([[3]]),
+        "boxes": Boxes([[[2, 1, 6, 4]]]),
+        "points": Keypoints([[[[1, 1, 2], [4, 2, 0], [5, 2, 1]]]], pixel_centres=True),
+        "outlines": Polygons([[[[2, 1, 6, 1, 6, 4]]]]),
+        "mask": Masks([np.array([[0, 2], [255, 0]])]),
+    }
+    targets = {name: kind.one(0, (5, 8)) for name, kind in kinds.items()}
+    axes = Figure().add_axes((0, 0, 1, 1))
+    draw_targets(axes, (100, 180, 250, 200), targets, kinds, 8)
+    box, outline = axes.patches
+    assert (box.get_xy(), box.get_width(), box.get_height()) == ((120, 210), 40, 30)  # type: ignore[attr-defined]
+    assert outline.get_xy().tolist()[:3] == [[120, 210], [160, 210], [160, 240]]  # type: ignore[attr-defined]
+    (points,) = axes.collections
+    assert np.asarray(points.get_offsets()).tolist() == [[115, 215], [155, 225]]
+    (tints,) = axes.images
+    assert np.asarray(tints.get_array())[..., 3].tolist() == [[0, 0.5], [0.6, 0]]
+    assert classes_of([targets], kinds) == [2, 3]
+    assert len({*COLOURS}) == len(COLOURS)
+
+
+def test_a_stage_that_says_no_place_is_refused_by_name(tmp_path: Path) -> None:
+    recipe = Recipe([Decode(), RandomResizedCrop(SIZE), AugMix()], Output(SIZE), 2)
+    with pytest.raises(ConfigurationError, match="every stage must say what moves where, but 'aug_mix' does not"):
+        pictures_sheet(boxed(tmp_path), recipe, name="mine", reuse_factor=2)
+
+
+def test_the_command_draws_targets_of_every_form_and_names_their_classes(tmp_path, capsys, monkeypatch) -> None:
+    folders = [tmp_path / name for name in ("images", "masks", "labels")]
+    for folder in folders:
+        folder.mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (40, 60), "gray").save(folders[0] / "a.jpg", exif=exif)  # It is 60 wide and 40 high.
+    Image.new("L", (60, 40), 2).save(folders[1] / "a.png")
+    (folders[2] / "a.txt").write_text("1 0.5 0.5 0.5 0.5\n")
+    thing = {"image_id": 1, "bbox": [5, 5, 50, 30], "category_id": 7, "segmentation": [[5, 5, 55, 5, 55, 35]]}
+    content = {
+        "images": [{"id": 1, "file_name": "a.jpg", "height": 40, "width": 60}],
+        "annotations": [thing],
+        "categories": [{"id": 7, "name": "dog"}],
+    }
+    (tmp_path / "coco.json").write_text(json.dumps(content))
+    assert parts_of(tmp_path / "coco.json") == {"keypoints": False, "polygons": True}
+    said = []
+    draw = pictures_sheet
+
+    def drawn(*arguments, **options):
+        sheet = draw(*arguments, **options)
+        said.append([text.get_text() for text in sheet.axes[0].texts])
+        return sheet
+
+    monkeypatch.setattr("dalirefurb.show.sheet.pictures_sheet", drawn)
+    common = ["--size", "32", "--preset", "simple", "--out", str(tmp_path / "a.png")]
+    for option, name in (("masks", "masks"), ("coco", "coco.json"), ("yolo", "labels")):
+        assert main(["show", str(folders[0]), f"--{option}", str(tmp_path / name), *common]) == 0
+    masks, coco, yolo = said
+    assert "class 2" in masks
+    assert "on the pictures: mask; black in masks: no image, or left out; 0 is not coloured" in masks
+    assert "dog" in coco
+    assert "on the pictures: boxes, polygons" in coco
+    assert "class 1" in yolo
+    capsys.readouterr()
+    assert main(["show", "--masks", str(folders[1])]) == 2
+    assert "--masks is for images of yours" in capsys.readouterr().err
+    assert main(["show", str(folders[0]), "--plan", "--yolo", str(folders[2])]) == 2
+    assert "--yolo changes nothing with --plan" in capsys.readouterr().err
+
+
+def test_a_source_of_ones_own_is_drawn(tmp_path: Path) -> None:
+    Image.new("RGB", (60, 40)).save(tmp_path / "a.png")
+    source = Annotated(FileList([tmp_path / "a.png"], [0]), {"boxes": Boxes([[[0, 0, 60, 40]]])})
+    source.categories = {0: "thing"}
+    assert source.subset([0, 0]).categories == {0: "thing"}
+    sheet = pictures_sheet(source, rand_augment(32), name="mine", reuse_factor=2)
+    assert "on the pictures: boxes" in [text.get_text() for text in sheet.axes[0].texts]

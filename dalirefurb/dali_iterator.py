@@ -67,6 +67,13 @@ class RefurbIterator(DALIGenericIterator, metaclass=Explained):  # type: ignore[
         last_batch_policy: LastBatchPolicy | None = None,
         dali_labels: bool = False,
     ) -> None:
+        if loader.views:
+            raise ConfigurationError(
+                "a DALI iterator serves one image of each sample, but this loader has views: iterate the loader, or "
+                "pass views= to a PartialSource, which DALI's own iterators take"
+            )
+        if dali_labels and loader.source.annotations is not None:
+            raise ConfigurationError("dali_labels is for labels, but the source has targets: leave it out")
         parts = ["data", "label", "index"] if loader.with_indices else ["data", "label"]
         names = parts if output_map is None else output_map
         texts = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)

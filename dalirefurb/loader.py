@@ -310,13 +310,6 @@ class Loader(Mappable, metaclass=Explained):
         """
         from dalirefurb.dali_iterator import RefurbIterator
 
-        if self.views:
-            raise ConfigurationError(
-                "a DALI iterator serves one image of each sample, but this loader has views: iterate the loader, or "
-                "pass views= to a PartialSource, which DALI's own iterators take"
-            )
-        if options.get("dali_labels") and self.source.annotations is not None:
-            raise ConfigurationError("dali_labels is for labels, but the source has targets: leave it out")
         return RefurbIterator(self, output_map, **options)
 
     def close(self) -> None:

@@ -28,12 +28,10 @@ class MaskedRow(DataLoaderRow):
         from torchvision import tv_tensors
 
         v2 = tv.v2
-        fill = {tv_tensors.Image: 0, tv_tensors.Mask: 255}
         crop = [v2.RandomResizedCrop(job.size, scale=(0.25, 1), antialias=True), v2.RandomHorizontalFlip()]
         if self._reference:
             resize = v2.RandomResize(*SHORTER, antialias=True)
-            cut = v2.RandomCrop(job.size, pad_if_needed=True, fill=fill)
-            crop = [resize, v2.RandomHorizontalFlip(), cut]
+            crop = [resize, v2.RandomHorizontalFlip(), tv.FixedSizeCrop(job.size, 0, 255)]
         transform = v2.Compose(
             [
                 *crop,

@@ -32,11 +32,11 @@ class DetectionRow(DataLoaderRow):
         from pycocotools import mask as coco
         from torchvision import tv_tensors
 
-        v2, size = tv.v2, (job.size, job.size)
+        v2 = tv.v2
         transform = v2.Compose(
             [
-                v2.ScaleJitter(target_size=size, antialias=True),
-                v2.RandomCrop(size, pad_if_needed=True, fill={tv_tensors.Image: (123, 117, 104), "others": 0}),
+                v2.ScaleJitter(target_size=(job.size, job.size), antialias=True),
+                tv.FixedSizeCrop(job.size, (123, 117, 104), 0),
                 v2.RandomHorizontalFlip(),
                 v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True),
                 v2.SanitizeBoundingBoxes(),

@@ -56,6 +56,36 @@ def transforms(size: int, images: Images) -> Callable[[Any], torch.Tensor]:
     )
 
 
+class FixedSizeCrop(v2.Transform):  # type: ignore[misc]
+    """Crop where a side is larger, anywhere; pad on the right and below where it is smaller, as the references do.
+
+    Args:
+        size: Side of the result in pixels.
+        image: Fill of an image.
+        other: Fill of all else.
+    """
+
+    def __init__(self, size: int, image: Any, other: int) -> None:
+        super().__init__()
+        self._size, self._image, self._other = size, image, other
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        """Draw where to crop; the image comes first."""
+        height, width = v2.functional.get_size(flat_inputs[0])
+        kept = [min(side, self._size) for side in (height, width)]
+        lacks = [self._size - side for side in kept]
+        places = (int(torch.randint(side - own + 1, ())) for side, own in zip((height, width), kept, strict=True))
+        return {"window": [*places, *kept], "padding": [0, 0, lacks[1], lacks[0]]}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        """Crop and pad an image, its masks or its boxes."""
+        from torchvision import tv_tensors
+
+        made = v2.functional.crop(inpt, *params["window"])
+        fill = self._image if isinstance(inpt, tv_tensors.Image) else self._other
+        return v2.functional.pad(made, params["padding"], fill=fill) if any(params["padding"]) else made
+
+
 def decode(path: str | Path) -> Image.Image:
     """Decode a file with Pillow."""
     with Image.open(path) as image:

@@ -23,7 +23,7 @@ from dalirefurb.augment.stages.blur import GaussianBlur
 from dalirefurb.augment.stages.choice import RandomApply
 from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale
 from dalirefurb.augment.stages.crop import HorizontalFlip, RandomCrop
-from dalirefurb.augment.stages.frame import ScaleJitter
+from dalirefurb.augment.stages.frame import Place, ScaleJitter
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize, ResizeInterpolation
 from dalirefurb.checks import integer, interval, require
 
@@ -220,7 +220,12 @@ def large_scale_jitter(
     The stages are named decode, scale_jitter, random_crop if there is a margin, flip.
     """
     output = _output(size, shared)
-    return Recipe(*parts_of(_jittered(output, margin, scale=scale, fill=fill), output, shared["split"]))
+    wanted, remedy = "two finite numbers with 0 < low <= high", "pass such as (0.5, 2.0)"
+    low, high = interval("scale", scale, wanted, lambda low, high: 0 < low <= high < float("inf"), remedy)
+    # The margin is for the crop alone: images are as large as without it.
+    share = min(output.sides) / (min(output.sides) + integer("margin", margin, 0, None, _REMEDY))
+    stages = _jittered(output, margin, scale=(share * low, share * high), fill=fill)
+    return Recipe(*parts_of(stages, output, shared["split"]))
 
 
 @preset(
@@ -257,10 +262,11 @@ def segmentation(
 
 def _jittered(output: Output, margin: int, **jitter: Any) -> list[Stage]:
     """Return a scale jitter, a crop of its margin if it has one, and a flip."""
-    margin = integer("margin", margin, 0, None, _REMEDY)
     height, width = output.sides
     crops = [RandomCrop(output.size, margin)] if margin else []
-    return [ScaleJitter((height + margin, width + margin), **jitter), *crops, HorizontalFlip()]
+    # Of a small image in a corner the crop would cut off more than of one at the centre.
+    place: Place = "center" if margin else "corner"
+    return [ScaleJitter((height + margin, width + margin), place=place, **jitter), *crops, HorizontalFlip()]
 
 
 def _output(size: Size, shared: Shared) -> Output:

@@ -127,7 +127,8 @@ def test_detectors_and_segmentation_jitter_scales() -> None:
     jitter = ScaleJitter(1024, (0.1, 2.0), fill=(123, 117, 104))
     assert [*large_scale_jitter().stages] == [Decode(), jitter, HorizontalFlip()]
     assert large_scale_jitter().output == Output(1024, mean=0.0, std=1.0)
-    wider = ScaleJitter((704, 544), (0.8, 1.25), fill=0)
+    share = 480 / 544
+    wider = ScaleJitter((704, 544), (share * 0.8, share * 1.25), fill=0, place="center")
     made = large_scale_jitter((640, 480), scale=(0.8, 1.25), margin=64, fill=0).stages
     assert [*made] == [Decode(), wider, RandomCrop((640, 480), 64), HorizontalFlip()]
     covering = ScaleJitter(480, (260 / 480, 1040 / 480), cover=True)

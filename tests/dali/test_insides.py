@@ -119,6 +119,7 @@ class TenSamples:
     num_samples = 10
     with_indices = False
     drop_last = False
+    views = ()
     planner = SimpleNamespace(num_samples=10, batch_size=4, padded=False, shards=1)
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import operator
 import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import torch
@@ -29,7 +31,7 @@ from dalirefurb.engine.own_versions import OwnVersions
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.rank import Rank, chosen
 from dalirefurb.engine.stats import Stats
-from dalirefurb.errors import ConfigurationError, LoaderError, SampleError
+from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.planning.assistant import Assistant, AssistantReport
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
@@ -126,8 +128,8 @@ class Loader(Mappable, metaclass=Explained):
             )
         check_kinds(source, recipe, planner, store, prefetch, bad_samples)
         own: OwnVersions | None = None
-        if isinstance(views, int) and not isinstance(views, bool):
-            own = OwnVersions(source, planner, views)
+        if hasattr(views, "__index__") and not isinstance(views, bool):
+            own = OwnVersions(source, planner, operator.index(views))
         recipes = () if own is not None else _checked_views(views)
         if planner.padded and not with_indices:
             raise ConfigurationError(
@@ -142,7 +144,7 @@ class Loader(Mappable, metaclass=Explained):
         )
         fingerprint = configuration.fingerprint
         self.source, self.recipe, self.planner = source, recipe, planner
-        self.views = recipes if own is None else views
+        self.views = recipes if own is None else own.views
         self._own_versions = own
         self._kernels = kernels
         dtypes = tuple(each.output.dtype for each in ((recipe, *recipes) if own is None else [recipe] * own.views))
@@ -156,7 +158,9 @@ class Loader(Mappable, metaclass=Explained):
         self._tensors = BatchTensors(configuration.labels(), with_indices, pin_memory, dtypes, targets)
         self._substitutes = substitutes = bad_samples.substitutes(planner, source=fingerprint["source"])
         self._fingerprint = json.dumps(fingerprint)
-        self._assembler = Assembler(configuration, store, prefetch, substitutes, chosen(rank))
+        self._naming = nullcontext if own is None else own.naming_samples
+        with self._naming():
+            self._assembler = Assembler(configuration, store, prefetch, substitutes, chosen(rank))
         self._cursor = Cursor()
         self._finalizer = weakref.finalize(self, self._assembler.shutdown)
         self._finalizer.atexit = False
@@ -183,7 +187,8 @@ class Loader(Mappable, metaclass=Explained):
     def __iter__(self) -> Iterator[Batch]:
         """Begin an epoch: the next one, also if the present one was left early."""
         self._assembler.check_usable()
-        self._assembler.get()
+        with self._naming():
+            self._assembler.get()
         self._check_observed("the next one is served")
         return self._cursor.begin_pass(self._serve)
 
@@ -426,12 +431,8 @@ class Loader(Mappable, metaclass=Explained):
         assert engine is not None  # Since the pass began, at the latest.
         engine.seek(self._cursor.position)
         own = self._own_versions
-        try:
+        with self._naming():
             served = engine.take()
-        except SampleError as error:
-            if own is None:
-                raise
-            raise own.told(error) from error
         if own is not None:
             served = own.parted(served, self._assembler.rank.world_size)
         batch = self._batch_of(served, engine.planner.padding(served.position.batch))

@@ -173,7 +173,7 @@ def simclr(
 ) -> Recipe:
     """Make the recipe of SimCLR (Chen et al., ICML 2020, appendix A): crop, flip, colour jitter, grey, blur.
 
-    It is one view of a sample. For two, `recipe = simclr().at(1)` and `Loader(..., views=[recipe.view(2)])`. The paper
+    It is one view of a sample. For two, with a cached version each, `Loader(..., views=2)`. The paper
     does not normalise. Nothing is mixed.
 
     The stages are named decode, random_resized_crop, flip, random_color_jitter, random_grayscale, random_gaussian_blur.
@@ -222,7 +222,7 @@ def large_scale_jitter(
     output = _output(size, shared)
     wanted, remedy = "two finite numbers with 0 < low <= high", "pass such as (0.5, 2.0)"
     low, high = interval("scale", scale, wanted, lambda low, high: 0 < low <= high < float("inf"), remedy)
-    # The margin is for the crop alone: images are as large as without it.
+    # The margin is for the crop alone: images are as large as without it, of the shorter side.
     share = min(output.sides) / (min(output.sides) + integer("margin", margin, 0, None, _REMEDY))
     stages = _jittered(output, margin, scale=(share * low, share * high), fill=fill)
     return Recipe(*parts_of(stages, output, shared["split"]))

@@ -294,7 +294,7 @@ def assemble(
             seed=planner.seed,
             reader=reader,
             num_threads=depths.reading_threads,
-            most_batches=depths.batches_made,
+            most_batches=depths.groups_made * depths.hits_per_group,
         )
     cache = CacheClient(reader, store, encoded=encoded)
     compute_now = ComputeNow(reader, input_builder, lambda: factory.build("partial", 1), max_rows=max_rows)

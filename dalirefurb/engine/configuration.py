@@ -28,6 +28,7 @@ from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.planner import DerivedPlanner, Planner
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.planning.smart_cache import SmartCache
+from dalirefurb.planning.views import Views
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.pillow_decoder import pillow_version
 from dalirefurb.source import Source
@@ -145,8 +146,9 @@ class Configuration:
             _check_size(self.source, view)
         _check_draws((recipe, *self.views), self.planner)
         if not self.stored and self.planner.peak_slots and not isinstance(self.planner, Evaluate):
+            named = type(self.planner.planner if isinstance(self.planner, Views) else self.planner).__name__
             warnings.warn(
-                f"{type(self.planner).__name__} reuses partial images, but there is no store to keep them in: "
+                f"{named} reuses partial images, but there is no store to keep them in: "
                 f"each use computes it again, and nothing is gained: pass MemoryStore() after the planner",
                 stacklevel=5,
             )

@@ -102,12 +102,12 @@ class Account:
 
     @property
     def _mask_bytes(self) -> int:
-        """Bytes of the masks of one served image, of as many objects as images have on average."""
+        """Bytes of the masks of one served image, in a batch of those with the most objects."""
         targets = (self.configuration.source.annotations or {}).values()
         pixels = math.prod(self.configuration.recipe.output.sides)
         whole = sum(each.dtype.itemsize for each in targets if isinstance(each, Masks))
-        means = [len(each.rows.values) / max(len(each), 1) for each in targets if isinstance(each, InstanceMasks)]
-        return math.ceil(pixels * (whole + sum(means)))
+        most = [np.sort(each.rows.counts)[-self.batch_size :] for each in targets if isinstance(each, InstanceMasks)]
+        return math.ceil(pixels * (whole + sum(float(counts.mean()) for counts in most if len(counts))))
 
     def _file_bytes(self) -> int:
         """Return the mean bytes of some of the source's files, or an allowance where its samples are none."""

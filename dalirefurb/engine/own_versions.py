@@ -6,6 +6,8 @@ numbers of the samples, so it is what a loader without views serves.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -64,6 +66,8 @@ class OwnVersions:
         """
         shards = self.planner.shards // world_size
         images: torch.Tensor = served.images
+        if images.is_cuda and shards > 1:  # What is read here belongs to the stream that made it.
+            images.record_stream(torch.cuda.current_stream(images.device))
         by_view = images.view(shards, self.views, -1, *images.shape[1:]).unbind(1)
         indices = served.indices.reshape(shards, self.views, -1)[:, 0].reshape(-1)
         views = tuple(view[0] if shards == 1 else torch.cat(view.unbind()) for view in by_view)
@@ -71,7 +75,11 @@ class OwnVersions:
             views = tuple(view.pin_memory() for view in views)
         return replace(served, images=views, indices=indices)
 
-    def told(self, error: SampleError) -> SampleError:
-        """Return the error of a view as that of its sample."""
-        index = error.index % len(self.source)
-        return SampleError(index, error.name, error.reason, lasting=error.lasting)
+    @contextmanager
+    def naming_samples(self) -> Iterator[None]:
+        """Raise the error of a view as that of its sample."""
+        try:
+            yield
+        except SampleError as error:
+            index = error.index % len(self.source)
+            raise SampleError(index, error.name, error.reason, lasting=error.lasting) from error

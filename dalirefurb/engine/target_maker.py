@@ -115,15 +115,15 @@ class TargetMaker:
         self._recipe = recipe
         self._seed = seed
         self._reader = reader
-        self._buffers = Buffers(
-            most_batches * sum(isinstance(each, (Masks, InstanceMasks)) for each in self._targets.values())
-        )
+        masked = [name for name, each in self._targets.items() if isinstance(each, (Masks, InstanceMasks))]
+        self._buffers = {name: Buffers(most_batches) for name in masked}
         self._pool = Background(num_threads, name="dalirefurb-targets")
         for target in self._targets.values():
             if isinstance(target, Masks):
                 warp_of("uint8", str(target.dtype))  # which is compiled for the first time
             elif isinstance(target, InstanceMasks):
-                filler(), warp_of("uint8", "uint8")
+                filler()
+                warp_of("uint8", "uint8")
 
     def begin(self, cache_plan: CachePlan) -> GroupTargets:
         """Begin with those of a group.
@@ -164,7 +164,7 @@ class TargetMaker:
         jobs: list[Future[None]] = []
         for name, target in self._targets.items():
             if isinstance(target, Masks):
-                values[name], own = self._masks(target, shown, sizes, places)
+                values[name], own = self._masks(name, target, shown, sizes, places)
                 jobs += own
             elif isinstance(target, Values):
                 values[name] = target.values[shown]
@@ -172,16 +172,22 @@ class TargetMaker:
         values |= objects
         for name, target in self._targets.items():
             if isinstance(target, InstanceMasks):
-                values[name], own = self._instance_masks(target, values[name], shown, sizes, places)
+                values[name], own = self._instance_masks(name, target, values[name], shown, sizes, places)
                 jobs += own
         return BatchTargets(values, places.maps, sizes, dropped), jobs
 
     def _instance_masks(
-        self, target: InstanceMasks, objects: Ragged, shown: NDArray[np.int64], sizes: NDArray[np.int64], at: Geometry
+        self,
+        name: str,
+        target: InstanceMasks,
+        objects: Ragged,
+        shown: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        at: Geometry,
     ) -> tuple[Ragged, list[Future[None]]]:
         """Begin to draw the masks of a batch's objects; return what they are drawn into, and when all are."""
         shape = len(objects.values), *self._recipe.output.sides
-        made = Ragged(self._buffers.take(shape, "uint8"), objects.offsets)
+        made = Ragged(self._buffers[name].take(shape, "uint8"), objects.offsets)
 
         def draw(start: int) -> None:
             for row in range(start, min(start + _ROWS, len(shown))):
@@ -193,10 +199,10 @@ class TargetMaker:
         return made, [self._pool.submit(partial(draw, start)) for start in range(0, len(shown), _ROWS)]
 
     def _masks(
-        self, target: Masks, shown: NDArray[np.int64], sizes: NDArray[np.int64], places: Geometry
+        self, name: str, target: Masks, shown: NDArray[np.int64], sizes: NDArray[np.int64], places: Geometry
     ) -> tuple[NDArray[Any], list[Future[None]]]:
         """Begin to read and warp the masks of a batch; return what they are written into, and when all are."""
-        made = self._buffers.take((len(shown), *self._recipe.output.sides), str(target.dtype))
+        made = self._buffers[name].take((len(shown), *self._recipe.output.sides), str(target.dtype))
         parts = [slice(start, start + _ROWS) for start in range(0, len(shown), _ROWS)]
         return made, [
             self._pool.submit(partial(self._warp, target, shown[part], sizes[part], places, part, made[part]))

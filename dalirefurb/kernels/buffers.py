@@ -34,8 +34,8 @@ def aligned(nbytes: int) -> NDArray[np.uint8]:
         unaligned = np.empty(nbytes + ALIGNMENT, np.uint8)
     except MemoryError as error:
         raise LoaderError(
-            f"images of a batch must have room in memory, but the system has none for {nbytes:,} bytes: pass a smaller "
-            f"batch size to the planner, or a smaller max_pixels, num_threads or look_ahead to the loader"
+            f"images and masks of a batch must have room in memory, but the system has none for {nbytes:,} bytes: pass "
+            f"a smaller batch size to the planner, or a smaller max_pixels, num_threads or look_ahead to the loader"
         ) from error
     start = -unaligned.ctypes.data % ALIGNMENT
     return unaligned[start : start + nbytes]

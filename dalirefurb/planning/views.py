@@ -9,8 +9,9 @@ after those of the first one, so that views are computed in turn, and go togethe
     view 1                                      V0   V1   .    V3   .      . : a hit, the version to the left is reused
     served together                             0,0  0,1  2,1  2,3  4,3
 
-Which samples a batch serves, and which wait, is what the inner planner says, for all views alike. Nobody waits in two
-epochs on end, so whether a view's version is there, and is served again, is known from the epochs next to this one.
+Which samples a batch serves, and which wait, is what the inner planner says, for all views alike. Nobody waits in three
+epochs on end (in two with odd reuse factors alone, at the end of a version of the first view and at the next one's
+birth), so whether a view's version is there, and is served again, is known from the two epochs on either side.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ class Views(DerivedPlanner):
     A batch has, shard after shard, the rows of the first view, then those of the second, and so on.
 
     With reuse factor 2 and two views each sample has a miss and a hit in every epoch but the first, so all batches have
-    equally many misses, and no two versions are served together twice. With a larger factor a pair of versions is
-    served in the epochs in which none of the two ends, at most ceil(reuse_factor / views) on end; which batches miss
-    how often is even for the first view, and up to chance for the others. Samples that waited, by `drop_last` or
-    shards, may miss in several views when they are served next.
+    equally many misses, and no two versions are served together twice. With a larger factor the versions of all views
+    are served together until one of them ends, at most ceil(reuse_factor / views) epochs on end; which batches miss how
+    often is even for the first view, and up to chance for the others. Samples that waited, by `drop_last` or shards,
+    may miss in several views when they are served next. With more views than `reuse_factor` some are born together.
 
     >>> planner = Views(Refurbish(2, batch_size=2, reuse_factor=2), views=2)
     >>> [sorted(zip(plan.indices.tolist(), plan.version.tolist())) for epoch in (1, 2) for plan in planner.epoch(epoch)]
@@ -76,13 +77,14 @@ class Views(DerivedPlanner):
         for shard in range(self.shards):
             whole, rest = divmod(base.likeness(shard)[1], len(most))
             even = base._groups == uses
-            slots.append(int(whole * most.sum() + most[:rest].sum() if even else (whole * uses + rest) * most[0]))
+            slots.append(int(whole * most.sum() + most[:rest].sum() if even else base.likeness(shard)[1] * most[0]))
         return tuple(slots)
 
     @property
     def reuse(self) -> Reuse:
         """How often versions are used; batches miss equally with reuse factor 2 at most, where nobody waits."""
-        even = self._base.reuse_factor <= 2 and self._base._rows == self.planner.num_samples
+        uses, served = self._base.reuse_factor, self._base._rows * self.shards
+        even = uses == 1 or (uses == 2 and served == self.planner.num_samples)
         reuse = self._base.reuse
         return reuse._replace(even=even and reuse.even)
 
@@ -111,10 +113,11 @@ class Views(DerivedPlanner):
         places, owners = self._places(samples)
         of_view = views, np.arange(len(indices))
         version, _, keep = (each[of_view] for each in self._fates(epoch, places, owners))
-        following = self._fates(epoch + 1, places, owners)[0][of_view]
+        next_one, one_after = (self._fates(later, places, owners)[0][of_view] for later in (epoch + 1, epoch + 2))
+        again = (versions == next_one) & (~self._waits(epoch + 1, places, owners) | (versions == one_after))
         here, _, later = self._base.coming(epoch, batch, owners, places, shards)
         mine = (owners >= shards.start) & (owners < shards.stop) & (versions == version)
-        wanted: Mask = mine & np.where(here, keep | later, versions == following)
+        wanted: Mask = mine & np.where(here, keep | later, again)
         return wanted
 
     @cached_property
@@ -159,7 +162,11 @@ class Views(DerivedPlanner):
         cached = places < covered[owners]
         phase = (epoch - (places + offsets[owners]) % base._groups - self._shifts) % uses
         age, left = np.where(cached, np.minimum(phase, epoch), 0), uses - 1 - phase
-        waited = base.waits(epoch - 1, owners, places) if epoch else np.zeros(len(places), np.bool_)
-        miss = (age == 0) | ((age == 1) & waited)
-        keep = cached & ((left > 1) | ((left == 1) & ~base.waits(epoch + 1, owners, places)))
+        before, earlier, after, later = (self._waits(epoch + step, places, owners) for step in (-1, -2, 1, 2))
+        miss = (age == 0) | ((age == 1) & before) | ((age == 2) & before & earlier)
+        keep = cached & ((left > 2) | ((left == 2) & ~(after & later)) | ((left == 1) & ~after))
         return epoch - age, miss, keep
+
+    def _waits(self, epoch: int, places: Indices, owners: Indices) -> Mask:
+        """Tell which of n samples an epoch does not serve, shape (n,); there is none before the first."""
+        return np.zeros(len(places), np.bool_) if epoch < 0 else self._base.waits(epoch, owners, places)

@@ -11,7 +11,7 @@ from matplotlib.patches import Polygon, Rectangle
 from matplotlib.patheffects import AbstractPathEffect, withStroke
 from numpy.typing import NDArray
 
-from dalirefurb.targets import Boxes, Keypoints, Masks, Objects, Polygons
+from dalirefurb.targets import Boxes, InstanceMasks, Keypoints, Masks, Objects, Polygons
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -58,6 +58,10 @@ def draw_targets(
             axes.imshow(
                 _tinted(np.asarray(values), kind.fill), extent=extent, aspect="auto", interpolation="nearest", zorder=3
             )
+        elif isinstance(kind, InstanceMasks):
+            for mask, colour in zip(np.asarray(values), objects, strict=True):
+                tint = np.where(mask[..., None] > 0, (*to_rgb(colour), _MASK), 0.0)
+                axes.imshow(tint, extent=extent, aspect="auto", interpolation="nearest", zorder=3)
         elif isinstance(kind, Boxes):
             for (x, y, end, last), colour in zip(np.asarray(values) * scale, objects, strict=True):
                 box = Rectangle((left + x, top + y), end - x, last - y, fill=False, edgecolor=colour, linewidth=1.3)

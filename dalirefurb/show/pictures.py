@@ -24,6 +24,7 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore
+from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import ObjectTarget
 from dalirefurb.targets.mask_images import Masks
 from dalirefurb.targets.masks import warp_mask
@@ -226,7 +227,11 @@ def _on_partial(
     moved, _ = moved_objects(targets, shown, sizes, places, (height, width))
     made = {name: each.values if isinstance(each, Ragged) else each[0] for name, each in moved.items()}
     for name, target in targets.items():
-        if isinstance(target, Masks):
+        if isinstance(target, InstanceMasks):
+            drawn = np.empty((len(made[name]), height, width), np.uint8)
+            target.draw(made[name], places.maps[0], places.lines[0], (source_height, source_width), drawn)
+            made[name] = drawn
+        elif isinstance(target, Masks):
             made[name] = np.empty((height, width), target.dtype)
             labels = target.fitting(index, (source_height, source_width))
             warp_mask(labels, places.maps[0], places.lines[0], target.fill, made[name])

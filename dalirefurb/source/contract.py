@@ -345,7 +345,12 @@ class Concat(Source):
                     _names(first),
                     "give both Annotated(source, targets)",
                 ),
-                ("have the same categories", source.categories, first.categories, "number them alike"),
+                (
+                    "have the same categories",
+                    source.categories,
+                    first.categories,
+                    "if all mean the same, assign the one's",
+                ),
             ):
                 if given != wanted:
                     raise ConfigurationError(

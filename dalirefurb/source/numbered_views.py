@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.image_batch import Images
 from dalirefurb.source.contract import Source, Subset
 
 
@@ -35,6 +36,10 @@ class NumberedViews(Subset):
         """Read the samples of views, each once."""
         _, first, places = np.unique(self._indices[indices], return_index=True, return_inverse=True)
         read = super().read(indices[first])
+        if isinstance(read, Images):
+            return read.chosen(places)
+        if len(read) != len(first):
+            return read  # The reader tells that it is wrong.
         return read[places] if isinstance(read, np.ndarray) else [read[place] for place in places.tolist()]
 
     def fingerprint(self) -> dict[str, Any]:

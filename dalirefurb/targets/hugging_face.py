@@ -38,8 +38,11 @@ def objects_of(
     Raises:
         ConfigurationError: If there is no such column, or it is of another kind.
     """
-    there = list(getattr(dataset, "features", ()))
+    there = list(getattr(dataset, "features", None) or ())
     require(objects in there, "objects", f"a column of the dataset, one of {', '.join(there)}", objects, "name it")
+    others = [others] if isinstance(others, str) else [*others]
+    if taken := {"boxes", "labels"} & {*others}:
+        raise ConfigurationError(f"others must have names beside boxes and labels, got {', '.join(sorted(taken))}")
     rows = dataset.with_format(None).select_columns([objects])[:][objects]
 
     def column(name: str) -> list[list[Any]]:

@@ -45,17 +45,41 @@ class InstanceMasks(ObjectTarget):
     """
 
     def __init__(self, masks: Sequence[Sequence[Any]], *, normalized: bool = False) -> None:
+        if any(getattr(each, "ndim", 0) > 1 and np.asarray(each).dtype.kind in "bu" for its in masks for each in its):
+            raise ConfigurationError(
+                "masks of objects must be outlines, or run lengths as COCO has them, but some are arrays of pixels: "
+                'pass pycocotools.mask.encode(numpy.asfortranarray(mask)), or {"size": [height, width], "counts": ...}'
+            )
         by_outlines = [[[] if isinstance(each, Mapping) else each for each in objects] for objects in masks]
         self.polygons = Polygons(by_outlines, normalized=normalized)
-        coded = [isinstance(each, Mapping) for objects in masks for each in objects]
+        coded = np.array([isinstance(each, Mapping) for objects in masks for each in objects], np.bool_)
         runs = [
             _run_lengths(each, sample) for sample, its in enumerate(masks) for each in its if isinstance(each, Mapping)
         ]
         self.runs = Ragged.of([lengths for lengths, _ in runs], "run lengths, by their number,", (), "uint32")
         self.run_sizes = np.array([size for _, size in runs], np.int64).reshape(-1, 2)
-        numbers = np.where(coded, np.cumsum(coded) - 1, -1)
+        numbers = np.where(coded, np.cumsum(coded, dtype=np.int64) - 1, -1)
         own = self.polygons.rows
         self.rows = Ragged(np.column_stack([own.values, numbers]), own.offsets)
+
+    def joined(self, others: Sequence[Any]) -> InstanceMasks:
+        """Return those of all samples, these first."""
+        parts = [self, *others]
+        made, outlines, runs = object.__new__(InstanceMasks), 0, 0
+        rows = []
+        for each in parts:
+            values = each.rows.values + np.array([outlines, outlines, runs])
+            values[each.rows.values[:, 2] < 0, 2] = -1
+            rows.append(Ragged(values, each.rows.offsets))
+            outlines, runs = outlines + len(each.polygons.outlines), runs + len(each.runs)
+        made.rows, made.polygons = Ragged.joined(rows), self.polygons.joined([each.polygons for each in others])
+        made.runs = Ragged.joined([each.runs for each in parts])
+        made.run_sizes = np.concatenate([each.run_sizes for each in parts])
+        return made
+
+    def setting(self) -> tuple[Any, ...]:
+        """Tell its kind and arguments."""
+        return "InstanceMasks", self.polygons.normalized
 
     def one(self, sample: int, size: tuple[int, int]) -> NDArray[np.uint8]:
         """Return the masks of one sample's objects, (k, height, width).

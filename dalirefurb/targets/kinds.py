@@ -308,7 +308,7 @@ class Values(Target, metaclass=Explained):
 
     def setting(self) -> tuple[Any, ...]:
         """Tell its kind, and the type and shape of a value."""
-        return "Values", str(self.values.dtype), self.values.shape[1:]
+        return "Values", (str(self.values.dtype), self.values.shape[1:])
 
     def one(self, sample: int, size: tuple[int, int]) -> NDArray[Any]:
         """Return that of one sample."""

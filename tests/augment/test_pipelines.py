@@ -27,7 +27,7 @@ from tests.pictures import picture, write_folder
 pytestmark = pytest.mark.usefixtures("traced_once")
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "pipelines").glob("*.py"))
-PIPELINES = [path for path in SCRIPTS if path.stem not in ("dali_imagenet", "segmentation", "simclr")]
+PIPELINES = [path for path in SCRIPTS if path.stem not in ("dali_imagenet", "detection", "segmentation", "simclr")]
 """Whole trainings, with checkpoints within epochs."""
 
 PUBLIC = ("dalirefurb.augment", "dalirefurb.augment.published", "dalirefurb.targets")
@@ -221,6 +221,36 @@ def test_segmentation_learns_what_is_drawn_and_goes_on_from_its_checkpoint(tmp_p
         pipeline.main(["--images", str(tmp_path)])
     with pytest.raises(SystemExit, match="error: images must be a folder of image files"):
         pipeline.main(["--images", str(tmp_path), "--masks", str(tmp_path)])
+
+
+def test_a_detector_learns_what_is_drawn_and_goes_on_from_its_checkpoint(tmp_path, capsys):
+    pipeline = module("detection")
+    arguments = ["--made", "80", "--size", "32", "--batch-size", "12", "--learning-rate", "0.01"]
+
+    def said(*more):
+        pipeline.main([*arguments, *map(str, more)])
+        found = re.findall(r"epoch (\d+)  loss ([\d.]+)  hits \d+  misses \d+  mAP ([\d.]+)%", capsys.readouterr().out)
+        return [(int(epoch), float(loss), float(precision)) for epoch, loss, precision in found]
+
+    whole = said("--epochs", 6)
+    assert [epoch for epoch, _, _ in whole] == [*range(6)]
+    assert whole[-1][1] < 0.7 * whole[0][1]
+    assert whole[-1][2] > 20
+    checkpoint = tmp_path / "model.pt"
+    parts = said("--epochs", 2, "--checkpoint", checkpoint) + said("--epochs", 6, "--checkpoint", checkpoint)
+    assert parts == whole
+    with pytest.raises(SystemExit, match="pass --images and --annotations, or --made"):
+        pipeline.main(["--images", str(tmp_path)])
+
+
+def test_boxes_of_a_detector_are_judged_in_the_source() -> None:
+    pipeline = module("detection")
+    one = torch.tensor([[0.0, 0, 10, 10], [20, 20, 40, 30]])
+    other = torch.tensor([[0.0, 0, 10, 5], [20, 20, 40, 30], [50, 50, 60, 60]])
+    assert torch.allclose(pipeline.ious(one, other), torch.tensor([[0.5, 0, 0], [0, 1, 0]]))
+    matrix = torch.tensor([[2.0, 0, -8], [0, 2, 0], [0, 0, 1]], dtype=torch.float64)
+    target = {"matrix": matrix, "source_size": torch.tensor([48, 64])}
+    assert pipeline.in_source(torch.tensor([[4.0, 0, 36, 30]]), target).tolist() == [[0, 0, 64, 48]]
 
 
 def test_simclr_learns_which_views_are_of_one_image_and_goes_on_from_its_checkpoint(tmp_path, capsys):
@@ -611,7 +641,7 @@ def test_a_pipeline_imports_public_names_and_nothing_else_of_the_package(path):
 
 
 def test_there_are_pipelines():
-    expected = ["cifar10_autoaugment", "dali_imagenet", "imagenet_randaugment", "segmentation", "simclr"]
+    expected = ["cifar10_autoaugment", "dali_imagenet", "detection", "imagenet_randaugment", "segmentation", "simclr"]
     assert [path.stem for path in SCRIPTS] == expected
 
 

@@ -45,6 +45,36 @@ class TestViewsOfStandardKeepTheContract(PlannerContract):
         return st.builds(Views, inner, views=st.just(3))
 
 
+@pytest.mark.parametrize(
+    ("inner", "views"),
+    [
+        (Refurbish(19, batch_size=10, reuse_factor=5, drop_last=True), 2),
+        (Refurbish(7, batch_size=4, reuse_factor=3, drop_last=True), 3),
+        (Refurbish(7, batch_size=4, reuse_factor=3, drop_last=True), 2),
+    ],
+)
+def test_samples_that_wait_in_two_epochs_on_end_hit_what_is_stored_and_nothing_else(inner, views):
+    planner, stored, twice = Views(inner, views=views), {}, 0
+    latest = dict.fromkeys(range(inner.num_samples), -1)
+    for epoch in range(30):
+        for batch in range(len(planner)):
+            numbers = np.array([*stored], np.int64)
+            held = np.array([*stored.values()], np.int64)
+            assert planner.wanted(epoch, batch, numbers, held).all()
+            plan = planner.plan(epoch, batch)
+            rows = zip(plan.indices.tolist(), plan.version.tolist(), plan.miss.tolist(), strict=True)
+            assert all(miss == (stored.get(index) != version) for index, version, miss in rows)
+            for index in plan.evict.tolist():
+                del stored[index]
+            kept = plan.keep & plan.miss
+            stored |= dict(zip(plan.indices[kept].tolist(), plan.version[kept].tolist(), strict=True))
+            assert len(stored) <= planner.peak_slots
+            for index in plan.indices[plan.indices < inner.num_samples].tolist():
+                twice += epoch - latest[index] == 3
+                latest[index] = epoch
+    assert twice > 0
+
+
 @pytest.mark.parametrize("waiting", WAITING)
 def test_at_reuse_factor_2_no_two_versions_are_served_together_twice(waiting):
     planner = Views(Refurbish(23, batch_size=10, reuse_factor=2, seed=1, **waiting), views=2)

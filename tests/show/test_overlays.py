@@ -18,7 +18,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.overlays import COLOURS, classes_of, draw_targets
 from dalirefurb.show.pictures import of_good_samples, take_pictures
 from dalirefurb.show.sheet import pictures_sheet
-from dalirefurb.targets import Annotated, Boxes, Keypoints, Masks, Objects, Polygons
+from dalirefurb.targets import Annotated, Boxes, InstanceMasks, Keypoints, Masks, Objects, Polygons
 from dalirefurb.targets.coco import parts_of
 from tests.targets.scenes import COLOURS as SHAPES
 from tests.targets.scenes import boxed, boxes_of, masked
@@ -144,3 +144,24 @@ def test_a_source_of_ones_own_is_drawn(tmp_path: Path) -> None:
     assert source.subset([0, 0]).categories == {0: "thing"}
     sheet = pictures_sheet(source, rand_augment(32), name="mine", reuse_factor=2)
     assert "on the pictures: boxes" in [text.get_text() for text in sheet.axes[0].texts]
+
+
+def test_masks_of_objects_are_where_cached_and_served_pictures_show_them(tmp_path: Path) -> None:
+    named = boxed(tmp_path)
+    source = FileList([named.name(index) for index in range(len(named))], [0] * len(named))
+    boxes = [boxes_of(index) for index in range(len(source))]
+    outlines = [[[(x, y, end, y, end, last, x, last)] for x, y, end, last in its] for its in boxes]
+    annotated = Annotated(source, {"boxes": Boxes(boxes), "masks": InstanceMasks(outlines)})
+    (taken,) = take_pictures(annotated, TURNED, [3], reuse_factor=2)
+    for version in taken.versions:
+        pairs = zip([version.cached, *version.served], [version.cached_targets, *version.served_targets], strict=True)
+        for image, targets in pairs:
+            masks = np.asarray(targets["masks"])
+            assert masks.shape == (len(targets["boxes"]), *image.shape[:2])
+            for (x, y, end, last), mask in zip(np.asarray(targets["boxes"]), masks, strict=True):
+                rows, columns = np.nonzero(mask)
+                found = np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
+                assert abs(found - (x, y, end, last)).max() <= 1
+    axes = Figure().add_axes((0, 0, 1, 1))
+    draw_targets(axes, (0, 48, 48, 0), taken.versions[0].cached_targets, annotated.annotations or {}, SIZE)
+    assert len(axes.images) == len(taken.versions[0].cached_targets["masks"])

@@ -261,3 +261,28 @@ def test_other_masks_are_another_source() -> None:
     assert again.digest() == one.digest()
     assert np.array_equal(again.one(0, (4, 5)), one.one(0, (4, 5)))
     assert one.take(np.array([1, 0])).rows.counts.tolist() == [0, 2]
+
+
+def test_samples_may_have_no_object_at_all() -> None:
+    masks = InstanceMasks([[], []])
+    assert (len(masks), masks.misfit(1, (4, 5))) == (2, None)
+    assert masks.one(0, (4, 5)).shape == (0, 4, 5)
+
+
+def test_masks_are_put_together_with_outlines_and_run_lengths_of_their_own() -> None:
+    runs = [{"size": [2, 3], "counts": counts} for counts in ([1, 2, 3], [0, 4, 2])]
+    one, other = [[[(0, 0, 2, 0, 2, 2, 0, 2)], runs[0]], []], [[runs[1], [(1, 0, 3, 0, 3, 1, 1, 1)]]]
+    first, second = InstanceMasks(one), InstanceMasks(other)
+    assert first.setting() == second.setting() != InstanceMasks([[]], normalized=True).setting()
+    together = first.joined([second])
+    for sample, (masks, own) in enumerate([(first, 0), (first, 1), (second, 0)]):
+        assert np.array_equal(together.one(sample, (2, 3)), masks.one(own, (2, 3)))
+    assert together.digest() == InstanceMasks([*one, *other]).digest()
+
+
+@pytest.mark.parametrize("kind", ["bool", "uint8"])
+def test_arrays_of_pixels_are_no_outlines(kind: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match="must be outlines, or run lengths as COCO has them, but some are arrays"
+    ):
+        InstanceMasks([np.zeros((2, 48, 64), kind)])

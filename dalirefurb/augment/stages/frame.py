@@ -183,8 +183,8 @@ class ScaleJitter(_Framed):
 
     With factors of 0.1 .. 2 it is large scale jitter (Ghiasi et al., "Simple Copy-Paste", CVPR 2021), as torchvision's
     `ScaleJitter` and `FixedSizeCrop`. With `cover=True` a factor is one on the shorter side instead, as segmentation
-    is trained: `ScaleJitter(480, (0.54, 2.17), cover=True)` is torchvision's reference, which resizes the shorter side
-    to 260 .. 1040 pixels and crops 480. Sides are rounded down.
+    is trained: `ScaleJitter(480, (260 / 480, 1040 / 480), cover=True)` is torchvision's reference, which resizes the
+    shorter side to 260 .. 1040 pixels and crops 480. Sides are rounded down.
 
     Attributes:
         size: Side of the result in pixels, or its height and width.

@@ -171,7 +171,7 @@ def _threads() -> list[int]:
 
 def _told(thread: int, file: str) -> str:
     """Return what Linux tells of a thread in a file of one line."""
-    with open(f"{_TASKS}/{thread}/{file}", "rb", buffering=0) as told:  # noqa: PTH123 - `Path` takes as long again
+    with open(f"{_TASKS}/{thread}/{file}", "rb", buffering=0) as told:  # noqa: PTH123 - for the reason above
         return told.read(256).decode(errors="replace")
 
 

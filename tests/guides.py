@@ -115,14 +115,27 @@ def _provide(package: str, title: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def public_names() -> set[str]:
-    """Return what a user may call by a name of this library: exports, stages, and methods of what is exported."""
-    from dalirefurb import augment, planning
+    """Return what a user may call by a name of this library: exports, stages, targets, and methods of what is exported."""
+    from dalirefurb import augment, planning, targets
+    from dalirefurb.augment import published
     from dalirefurb.trainers.timm import TimmLoader
 
     trainers = {TimmLoader.__name__, "RefurbDataModule", "LogStats", "ObserveLosses"}
     exported = [getattr(dalirefurb, name) for name in dalirefurb.__all__]
     methods = {name for each in exported for name in dir(each)}
-    return {*dalirefurb.__all__, *dir(augment), *dir(planning), *methods, *trainers, "len", "next", "range", "reset"}
+    return {
+        *dalirefurb.__all__,
+        *dir(augment),
+        *dir(published),
+        *dir(planning),
+        *dir(targets),
+        *methods,
+        *trainers,
+        "len",
+        "next",
+        "range",
+        "reset",
+    }
 
 
 def missing(page: str, names: set[str]) -> set[str]:

@@ -150,8 +150,8 @@ def test_a_file_is_read_once_for_all_views_that_miss(folder: ImageFolder) -> Non
     with Loader(source, RECIPE, Standard(COUNT, batch_size=4), views=2, prefetch=settings) as loader:
         list(loader)
         assert loader.stats().misses >= 2 * COUNT
-    first = [index for asked in source.asked[:4] for index in asked]
-    assert sorted(first) == [*range(COUNT)]
+    batches = [tuple(sorted(asked)) for asked in source.asked if len(asked) == 4]
+    assert len({*batches}) == len(batches) >= 4  # none is asked for again, for its other views
 
 
 def test_views_of_a_keep(folder: ImageFolder, tmp_path: Path) -> None:

@@ -379,7 +379,9 @@ def test_a_worker_tells_for_each_competitor_how_it_can_be_set_or_why_it_cannot_r
         "MONAI CacheDataset, v2",
         "Slipstream, crop and flip",
         "FFCV, crop and flip",
-        "DataLoader, v2, with masks",
+        "DataLoader, v2, crop, with masks",
+        "DataLoader, v2, reference, with masks",
+        "DataLoader, v2, with objects",
     }
     for row in told["rows"].values():
         assert bool(row["settings"]) != bool(row["missing"])

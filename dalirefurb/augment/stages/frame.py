@@ -66,14 +66,14 @@ class _Framed(SizedStage):
     def _scales(self) -> tuple[float, float]:
         """Return the least and the greatest factor on the size at which an image just fits."""
 
-    def _fitting(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
+    def fitting(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the factors with which images just fit into the frame, (n,)."""
         height, width = self.fixed_size
         return np.minimum(height / heights, width / widths)
 
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image that would become too large; see `Stage.refusal`."""
-        factors = self._fitting(heights, widths) * self._scales()[1]
+        factors = self.fitting(heights, widths) * self._scales()[1]
         vast = factors * heights * factors * widths > _MOST_PIXELS
         must = f"become {_MOST_PIXELS:,} pixels at most"
         return self._first_unfit(vast, (heights, widths), must, "leave out what is so long and narrow")
@@ -111,7 +111,7 @@ class _Framed(SizedStage):
             numbers[:, FRAME_START : FRAME_START + 2] = np.maximum(-parameters["start"], 0)
 
         def most(sizes: Sizes, numbers: Numbers) -> None:
-            least = self._fitting(*sizes) * self._scales()[0]
+            least = self.fitting(*sizes) * self._scales()[0]
             numbers[:, 2], numbers[:, 3] = sizes
             numbers[:, 7], numbers[:, 8] = (np.maximum(np.floor(least * each), 1) for each in sizes)
 
@@ -166,14 +166,15 @@ class Letterbox(_Framed):
     def _scales(self) -> tuple[float, float]:
         return 1.0, 1.0
 
-    def _fitting(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
-        fitting = super()._fitting(heights, widths)
+    def fitting(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return factors, of 1 at most where nothing is enlarged."""
+        fitting = super().fitting(heights, widths)
         return fitting if self.enlarge else np.minimum(fitting, 1.0)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Compute the sizes, and draw places if they are; see `Stage.draw`."""
         sides = np.stack([heights, widths], axis=1)
-        resized = np.clip(np.rint(sides * self._fitting(heights, widths)[:, None]), 1, self.fixed_size)
+        resized = np.clip(np.rint(sides * self.fitting(heights, widths)[:, None]), 1, self.fixed_size)
         return self._placed(resized, uniforms if self.num_uniforms else np.zeros((len(heights), 2)))
 
 
@@ -214,9 +215,10 @@ class ScaleJitter(_Framed):
     def _scales(self) -> tuple[float, float]:
         return self.scale
 
-    def _fitting(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
+    def fitting(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return factors, with which images just cover the frame where that is meant."""
         height, width = self.fixed_size
-        return np.maximum(height / heights, width / widths) if self.cover else super()._fitting(heights, widths)
+        return np.maximum(height / heights, width / widths) if self.cover else super().fitting(heights, widths)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw factors and places; see `Stage.draw`.
@@ -225,7 +227,7 @@ class ScaleJitter(_Framed):
             ConfigurationError: If an image would become too large.
         """
         low, high = self.scale
-        factors = self._fitting(heights, widths) * (low + (high - low) * uniforms[:, 0])
+        factors = self.fitting(heights, widths) * (low + (high - low) * uniforms[:, 0])
         # A side that is to be a whole number of pixels is, whatever its product is rounded to.
         sides = np.floor(np.stack([heights, widths], axis=1) * factors[:, None] + 1e-9)
         return self._placed(np.maximum(sides, 1), uniforms[:, 1:])

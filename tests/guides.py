@@ -115,7 +115,7 @@ def _provide(package: str, title: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def public_names() -> set[str]:
-    """Return what a user may call by a name of this library: exports, stages, targets, and methods of what is exported."""
+    """Return what a user may call by a name of ours: exports, stages, targets, and methods of what is exported."""
     from dalirefurb import augment, planning, targets
     from dalirefurb.augment import published
     from dalirefurb.trainers.timm import TimmLoader

@@ -33,7 +33,7 @@ from typing import Any
 import harness
 import numpy as np
 import workers
-from claims import Claim, Spread, claim_table, say, table
+from claims import Claim
 from competitors.rows import ANNOTATIONS, WITH_OBJECTS
 from experiment import Experiment, Options
 from harness import Slice
@@ -100,21 +100,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
         *(Claim.between(speeds, reused, rival, LEAST_OF_LOADER) for rival in rivals),
         *(Claim.between(speeds, STANDARD, rival) for rival in rivals),
     ]
-    missing = {name: reason for name, reason in there.missing.items() if name.endswith((WITH_OBJECTS, "environment"))}
-    say(
-        table(["contender", "images/s [quartiles]"], [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]),
-        claim_table(claims),
-        *(f"left out: {name}: {reason}" for name, reason in missing.items()),
-    )
-    settings = {each.name: each.setting for each in entrants if isinstance(each, workers.WorkerTurns)}
-    return {
-        "claims": claims,
-        "settings": settings,
-        "missing": missing,
-        "versions": there.versions,
-        "slices": slices,
-        "calibration": calibration,
-    }
+    return workers.result(there, WITH_OBJECTS, entrants, claims, slices, calibration)
 
 
 def with_objects(data: Path, folder: Path, count: int) -> list[Path]:

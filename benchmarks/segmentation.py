@@ -37,7 +37,7 @@ from typing import Any
 import harness
 import numpy as np
 import workers
-from claims import Claim, Spread, claim_table, say, table
+from claims import Claim
 from competitors.rows import SHORTER, WITH_MASKS
 from experiment import Experiment, Options
 from harness import Slice
@@ -122,21 +122,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
         claims.append(Claim.between(speeds, kept, usual))
         for rival in (row for row, own in rivals.items() if own == kind):
             claims += [Claim.between(speeds, fast, rival, LEAST_OF_LOADER), Claim.between(speeds, usual, rival)]
-    missing = {name: reason for name, reason in there.missing.items() if name.endswith((WITH_MASKS, "environment"))}
-    say(
-        table(["contender", "images/s [quartiles]"], [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]),
-        claim_table(claims),
-        *(f"left out: {name}: {reason}" for name, reason in missing.items()),
-    )
-    settings = {each.name: each.setting for each in entrants if isinstance(each, workers.WorkerTurns)}
-    return {
-        "claims": claims,
-        "settings": settings,
-        "missing": missing,
-        "versions": there.versions,
-        "slices": slices,
-        "calibration": calibration,
-    }
+    return workers.result(there, WITH_MASKS, entrants, claims, slices, calibration)
 
 
 def masked(data: Path, folder: Path) -> list[Path]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
+from claims import Claim, Spread, claim_table, say, table
 from competitors import build
 from competitors.rows import Job
 from harness import Contender, Slice
@@ -161,6 +162,41 @@ def job_of(source: FileList, row: str, size: int, batch_size: int, setting: dict
     """Return what a competitor is asked for: all files of a source."""
     files, labels = [source.name(index) for index in range(len(source))], [int(label) for label in source.labels]
     return Job(row, files, labels, size, batch_size, setting)
+
+
+def result(
+    there: Available,
+    ending: str,
+    entrants: Sequence[Any],
+    claims: Sequence[Claim],
+    slices: Sequence[Slice],
+    calibration: Sequence[Slice],
+) -> dict[str, Any]:
+    """Print speeds, claims and what is missing, and return what is written of a comparison.
+
+    Args:
+        there: What runs in the competitors' environment.
+        ending: Of the names of the rows that were wanted.
+        entrants: All that took turns.
+        claims: What is claimed of them.
+        slices: Their slices.
+        calibration: Slices in which competitors' settings were tried.
+    """
+    speeds = harness.speeds_of(slices)
+    missing = {name: reason for name, reason in there.missing.items() if name.endswith((ending, "environment"))}
+    say(
+        table(["contender", "images/s [quartiles]"], [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]),
+        claim_table(claims),
+        *(f"left out: {name}: {reason}" for name, reason in missing.items()),
+    )
+    return {
+        "claims": claims,
+        "settings": {each.name: each.setting for each in entrants if isinstance(each, WorkerTurns)},
+        "missing": missing,
+        "versions": there.versions,
+        "slices": slices,
+        "calibration": calibration,
+    }
 
 
 def calibrated(

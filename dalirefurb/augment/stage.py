@@ -272,6 +272,11 @@ def check_fill(name: str, fill: object, or_else: str = "or 3 of them", remedy: s
     require(fits, name, f"a level in 0 .. 255, {or_else}", fill, remedy)
 
 
+def fill_levels(fill: Fill) -> tuple[int, ...]:
+    """Return the levels of a fill, one for each channel."""
+    return (fill,) * 3 if isinstance(fill, int) else fill
+
+
 class WarpingStage(Stage):
     """A stage that maps coordinates, at least of some images, which keep their size. Subclasses say how.
 
@@ -292,7 +297,7 @@ class WarpingStage(Stage):
     @property
     def fill_levels(self) -> tuple[int, ...]:
         """The levels of `fill`, one for each channel."""
-        return (self.fill,) * 3 if isinstance(self.fill, int) else self.fill
+        return fill_levels(self.fill)
 
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image whose pixels kernels cannot count; see `Stage.refusal`."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters
 from dalirefurb.augment.maps import Maps, placed
-from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, SizedStage, Sizes, check_fill
+from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, SizedStage, Sizes, check_fill, fill_levels
 from dalirefurb.augment.stages.resize import resize_type
 from dalirefurb.checks import interval, require
 
@@ -122,14 +122,13 @@ class _Framed(SizedStage):
         from nvidia.dali import fn
 
         resized = fn.resize(images, size=parameters["size"], interp_type=resize_type(self.interpolation, parameters))
-        fill = [self.fill] * 3 if isinstance(self.fill, int) else list(self.fill)
         return fn.slice(
             resized,
             start=parameters["start"],
             shape=[*self.fixed_size],
             axes=[0, 1],
             out_of_bounds_policy="pad",
-            fill_values=fill,
+            fill_values=[*fill_levels(self.fill)],
         )
 
 

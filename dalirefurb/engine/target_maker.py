@@ -30,7 +30,7 @@ from dalirefurb.targets.fill import filler
 from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import Boxes, Keypoints, ObjectTarget, Polygons, Target, Values
 from dalirefurb.targets.mask_images import MaskError, Masks
-from dalirefurb.targets.masks import warp_mask, warp_of
+from dalirefurb.targets.masks import expand_of, warp_of
 from dalirefurb.targets.objects import map_boxes, map_keypoints, map_polygons, rows_of
 from dalirefurb.targets.ragged import Ragged, ranges
 
@@ -121,6 +121,7 @@ class TargetMaker:
         for target in self._targets.values():
             if isinstance(target, Masks):
                 warp_of("uint8", str(target.dtype))  # which is compiled for the first time
+                expand_of("uint8")
             elif isinstance(target, InstanceMasks):
                 filler()
                 warp_of("uint8", "uint8")
@@ -221,11 +222,11 @@ class TargetMaker:
         rows = zip(shown.tolist(), sizes.tolist(), places.maps[part], places.lines[part], made, strict=True)
         for index, (height, width), source_map, lines, mask in rows:
             named = f"the mask {target.name(index)}"
+            show = partial(target.warp, index, (height, width), source_map, lines, mask)
             try:
-                labels = self._reader.patience.of(partial(target.fitting, index, (height, width)), named)
+                self._reader.patience.of(show, named)
             except MaskError as error:
                 raise SampleError(index, self._name(index), f"{named}: {error}", lasting=True) from error
-            warp_mask(labels, source_map, lines, target.fill, mask)
 
 
 def moved_objects(

@@ -10,7 +10,7 @@ import io
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from dalirefurb.source.outage import is_outage
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.targets.kinds import Target, digest_of
-from dalirefurb.targets.masks import KINDS, MADE
+from dalirefurb.targets.masks import KINDS, MADE, Runs, warp_mask, warp_runs
 
 _MODES = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I;16B": np.uint16, "I": np.int32}
 """Of Pillow, whose pixels are one whole number each, and the type that has them."""
@@ -42,36 +42,19 @@ class MaskError(Exception):
     """A mask cannot be used; its text says why."""
 
 
-class _Runs(NamedTuple):
-    """A mask as it is kept: values, how often each comes, and the mask's shape."""
-
-    values: NDArray[Any]
-    lengths: NDArray[np.uint32]
-    shape: tuple[int, int]
-
-    @classmethod
-    def of(cls, mask: NDArray[Any]) -> _Runs:
-        flat = mask.ravel()
-        starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1])
-        return cls(flat[starts], np.diff(starts, append=len(flat)).astype(np.uint32), mask.shape)
-
-    def mask(self) -> NDArray[Any]:
-        return np.repeat(self.values, self.lengths).reshape(self.shape)
-
-
 class _Keep:
     """Masks that were decoded, as far as there is room. Thread-safe."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self._room: int | None = None
-        self._runs: dict[int, _Runs] = {}
+        self._runs: dict[int, Runs] = {}
         self._lock = threading.Lock()
 
-    def get(self, number: int) -> _Runs | None:
+    def get(self, number: int) -> Runs | None:
         return self._runs.get(number)
 
-    def put(self, number: int, runs: _Runs) -> None:
+    def put(self, number: int, runs: Runs) -> None:
         nbytes = runs.values.nbytes + runs.lengths.nbytes + _BESIDE
         room = budget_bytes(self.budget, available=available_bytes) if self._room is None else self._room
         with self._lock:
@@ -164,7 +147,7 @@ class Masks(Target, metaclass=Explained):
         if kept is not None:
             return kept.mask()
         decoded = _decoded(mask, sample)
-        self._keep.put(number, _Runs.of(decoded))
+        self._keep.put(number, Runs.of(decoded))
         return decoded
 
     def one(self, sample: int, size: tuple[int, int]) -> NDArray[Any]:
@@ -208,6 +191,27 @@ class Masks(Target, metaclass=Explained):
                 f"its numbers must fit into {self.dtype}, but go from {mask.min()} to {mask.max()}: pass dtype='int64'"
             )
         return mask
+
+    def warp(
+        self,
+        sample: int,
+        size: tuple[int, int],
+        source_map: NDArray[np.float64],
+        lines: NDArray[np.float64],
+        out: NDArray[Any],
+    ) -> None:
+        """Show a sample's mask, which must have the height and width of its image, in a served image; see `warp_mask`.
+
+        Raises:
+            MaskError: If it cannot be used.
+            OSError: If storage fails.
+        """
+        number = int(self._numbers[sample])
+        kept = self._keep.get(number) if self._fits[number] else None
+        if kept is not None and kept.shape == size:
+            warp_runs(kept, source_map, lines, self.fill, out)
+        else:
+            warp_mask(self.fitting(sample, size), source_map, lines, self.fill, out)
 
     def digest(self) -> str:
         """Hash the names of files from where they differ on, pixels of some arrays, evenly spaced, and the fill."""

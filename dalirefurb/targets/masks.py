@@ -6,9 +6,11 @@ Where there is a compiler compiled code does it, as exactly: the same arithmetic
 from __future__ import annotations
 
 import importlib.util
+import math
+import threading
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,44 @@ MADE = ("uint8", "int16", "int32", "int64")
 
 Labels = NDArray[Any]
 """Labels of an image's pixels, (height, width), of one of `KINDS`."""
+
+
+class Runs(NamedTuple):
+    """A mask as it is kept: values, how often each comes, row after row, and the mask's shape.
+
+    >>> Runs.of(np.array([[7, 7, 7], [7, 2, 2]], np.uint8))
+    Runs(values=array([7, 2], dtype=uint8), lengths=array([4, 2], dtype=uint32), shape=(2, 3))
+    """
+
+    values: NDArray[Any]
+    lengths: NDArray[np.uint32]
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, mask: Labels) -> Runs:
+        """Find the runs of a mask."""
+        flat = mask.ravel()
+        starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1])
+        return cls(flat[starts], np.diff(starts, append=len(flat)).astype(np.uint32), mask.shape)
+
+    def mask(self) -> Labels:
+        """Return the mask."""
+        return np.repeat(self.values, self.lengths).reshape(self.shape)
+
+
+class _Scratch(threading.local):
+    """Memory for a mask, of each thread: fresh memory would cost more than what is done there."""
+
+    memory = np.empty(0, np.uint8)
+
+    def take(self, shape: tuple[int, int], dtype: Any) -> Labels:
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes > len(self.memory):
+            self.memory = np.empty(nbytes, np.uint8)
+        return self.memory[:nbytes].view(dtype).reshape(shape)
+
+
+_SCRATCH = _Scratch()
 
 
 def warp_labels(
@@ -54,6 +94,57 @@ def warp_mask(
     warp = warp_of(str(labels.dtype), str(out.dtype))
     source_map, lines = (np.ascontiguousarray(each, np.float64) for each in (source_map, lines))
     warp(np.ascontiguousarray(labels), source_map, lines, fill, out)
+
+
+def warp_runs(
+    runs: Runs, source_map: NDArray[np.float64], lines: NDArray[np.float64], fill: int, out: Labels
+) -> None:
+    """Do what `warp_mask` does with the mask of some runs, of which only those rows are made that may be seen."""
+    expand = expand_of(str(runs.values.dtype))
+    if expand is None:
+        warp_mask(runs.mask(), source_map, lines, fill, out)
+        return
+    labels, width = _SCRATCH.take(runs.shape, runs.values.dtype), runs.shape[1]
+    first, stop = _rows_seen(source_map, out.shape, runs.shape[0])
+    expand(runs.values, runs.lengths, first * width, stop * width, labels.reshape(-1))
+    warp_mask(labels, source_map, lines, fill, out)
+
+
+def _rows_seen(source_map: NDArray[np.float64], shown: tuple[int, ...], height: int) -> tuple[int, int]:
+    """Return between which rows of a mask of this height all is that an image of the shape `shown` shows of it."""
+    (xx, xy, x0), (wx, wy, w0) = source_map[1].tolist(), source_map[2].tolist()
+    if wx or wy or not w0:
+        return 0, height
+    rows = [(xx * (x + 0.5) + xy * (y + 0.5) + x0) / w0 for x in (0, shown[1] - 1) for y in (0, shown[0] - 1)]
+    # A row more on either side: whatever order sums are taken in.
+    first, stop = max(0.0, min(rows) - 1), min(float(height), max(rows) + 2)
+    return (math.floor(first), math.ceil(stop)) if first < stop else (0, 0)
+
+
+@cache
+def expand_of(kind: str) -> Callable[..., None] | None:
+    """Return what makes pixels of runs of a type of labels, once in a process; None where there is no compiler."""
+    if importlib.util.find_spec("numba") is None:
+        return None
+    from numba import types
+
+    from dalirefurb.kernels.llvm import kept
+
+    values, lengths = (types.Array(getattr(types, each), 1, "C", readonly=True) for each in (kind, "uint32"))
+    made = getattr(types, kind)[::1]
+    return kept(_expand, types.void(values, lengths, types.int64, types.int64, made))
+
+
+def _expand(values: Any, lengths: Any, first: Any, stop: Any, out: Any) -> None:
+    """Write pixels first .. stop - 1 of the mask that has these runs, row after row; leave the others as they are."""
+    end = np.int64(0)
+    for place in range(len(values)):
+        start = end
+        end += np.int64(lengths[place])
+        if start >= stop:
+            break
+        for pixel in range(max(start, first), min(end, stop)):
+            out[pixel] = values[place]
 
 
 @cache

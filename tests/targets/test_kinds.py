@@ -31,7 +31,8 @@ from dalirefurb.targets import (
     YoloFolder,
 )
 from dalirefurb.targets.kinds import Target
-from dalirefurb.targets.mask_images import _BESIDE, _Runs
+from dalirefurb.targets.mask_images import _BESIDE
+from dalirefurb.targets.masks import Runs
 from dalirefurb.targets.ragged import Ragged
 
 PATHS = ["a.jpg", "b.jpg", "c.jpg"]
@@ -163,7 +164,7 @@ def test_masks_are_kept_as_runs_of_one_number_as_far_as_there_is_room(tmp_path: 
     for number, mask in enumerate(masks):
         paths.append(tmp_path / f"{number}.png")
         Image.fromarray(mask).save(paths[-1])
-        assert np.array_equal(_Runs.of(mask).mask(), mask)
+        assert np.array_equal(Runs.of(mask).mask(), mask)
     target = Masks(paths, keep=_BESIDE + 10)
     for _ in range(2):
         for number, mask in enumerate(masks):

@@ -510,17 +510,17 @@ def test_a_row_says_the_same_whatever_else_is_in_its_batch(tmp_path: Path) -> No
 def test_a_loader_ends_while_masks_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their storage hangs; who leaves the loop does not wait for it."""
     source, hangs = masked(tmp_path), threading.Event()
-    usual = Masks.fitting
+    usual = Masks.warp
     reads = 0
 
-    def slow(masks: Masks, sample: int, size: tuple[int, int]) -> NDArray[Any]:
+    def slow(masks: Masks, *given: Any) -> None:
         nonlocal reads
         reads += 1
         if reads > 2 * COUNT:
             hangs.wait(60)
-        return usual(masks, sample, size)
+        usual(masks, *given)
 
-    monkeypatch.setattr(Masks, "fitting", slow)
+    monkeypatch.setattr(Masks, "warp", slow)
     loader = Loader(source, recipe_of([CROP]), Refurbish(COUNT, batch_size=4, reuse_factor=3), MemoryStore())
     for number, _ in enumerate(loader):
         if number == 0:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from dalirefurb.augment import HorizontalFlip, RandomCrop, RandomPerspective, Resize
 from dalirefurb.targets import masks
-from dalirefurb.targets.masks import KINDS, MADE, warp_labels, warp_mask
+from dalirefurb.targets.masks import KINDS, MADE, Runs, warp_labels, warp_mask, warp_runs
 
 SIZE = (23, 31)
 FILL = 9
@@ -80,6 +80,9 @@ def test_compiled_code_shows_what_numpy_shows(
     warp_labels(labels, source_map, borders, FILL, expected)
     assert np.array_equal(out, expected)
     assert np.array_equal(expected, one_by_one(labels, source_map, borders))
+    warp_runs(Runs.of(labels + 1), source_map, borders, FILL, out)  # Memory is not as it was.
+    warp_runs(Runs.of(labels), source_map, borders, FILL, out)
+    assert np.array_equal(out, expected)
 
 
 @pytest.mark.parametrize("third", [0.1, 0.7, 3.0, 7.7])
@@ -104,8 +107,10 @@ def test_labels_become_any_type_also_without_a_compiler(kind: str, made: str, mo
     one, other, fill = np.empty(SIZE, made), np.empty(SIZE, made), 255 if made == "uint8" else -100
     warp_mask(labels, source_map, lines, fill, one)
     monkeypatch.setattr(masks, "warp_of", lambda kind, made: warp_labels)
-    warp_mask(labels, source_map, lines, fill, other)
-    assert np.array_equal(one, other)
+    monkeypatch.setattr(masks, "expand_of", lambda kind: None)
+    for warp, given in ((warp_mask, labels), (warp_runs, Runs.of(labels))):
+        warp(given, source_map, lines, fill, other)
+        assert np.array_equal(one, other)
     assert {fill} < {*one.ravel().tolist()}
 
 

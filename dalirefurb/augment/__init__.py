@@ -32,6 +32,7 @@ from dalirefurb.augment.stages.crop import HorizontalFlip as HorizontalFlip
 from dalirefurb.augment.stages.crop import RandomCrop as RandomCrop
 from dalirefurb.augment.stages.crop import VerticalFlip as VerticalFlip
 from dalirefurb.augment.stages.custom import Custom as Custom
+from dalirefurb.augment.stages.custom import HostStage as HostStage
 from dalirefurb.augment.stages.custom import KernelStage as KernelStage
 from dalirefurb.augment.stages.decode import Decode as Decode
 from dalirefurb.augment.stages.erasing import Cutout as Cutout

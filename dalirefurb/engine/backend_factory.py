@@ -13,7 +13,7 @@ import torch
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device, Stage
-from dalirefurb.augment.stages.custom import KernelStage
+from dalirefurb.augment.stages.custom import OnCPU
 from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
 from dalirefurb.engine.backends import FinalKernels
 from dalirefurb.engine.inputs import InputBuilder
@@ -72,11 +72,11 @@ def choose_kernels(kernels: Kernels | None, recipe: Recipe, devices: Devices, *,
     others = recipe.partial[done:] if chosen == "cuda" else recipe.stages[done if final else min(done, recipe.split) :]
     for stage in others:
         for each in (stage, *getattr(stage, "inner", ())):
-            if not isinstance(each, KernelStage):
+            if not isinstance(each, OnCPU):
                 continue
             if not final and stage in recipe.final:
                 raise ConfigurationError(
-                    f"stage {each.name!r} is compiled by Numba, but the final part is your pipeline's, of DALI's "
+                    f"stage {each.name!r} is run by kernels, but the final part is your pipeline's, of DALI's "
                     f"operators: split the recipe behind it, or make it of these by Stage or Custom"
                 )
             each.refuse_dali()
@@ -179,7 +179,7 @@ def choose_for_views(
     """
     if not final:
         for view in recipes[1:]:
-            choose_kernels(None, view, devices, final=False)  # Which refuses a `KernelStage`.
+            choose_kernels(None, view, devices, final=False)  # Which refuses what only kernels run.
         return choose_kernels(kernels, recipes[0], devices, final=False)
     chosen = [choose_kernels(kernels, recipe, devices) for recipe in recipes]
     if len(recipes) == 1:

@@ -14,6 +14,7 @@ from dalirefurb.dali import GraphError, PipelineRunner, views
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images
+from dalirefurb.kernels.host import StageRaised
 from dalirefurb.reading.reader import Reader
 
 Computed = tuple[NDArray[np.int64], Images]
@@ -64,7 +65,7 @@ class ComputeNow:
         try:
             return samples.indices, views(self._replicas.collect())
         except GraphError as error:
-            if self._reader.reconsider(samples, error):
+            if not isinstance(error, StageRaised) and self._reader.reconsider(samples, error):
                 return None
             raise LoaderError(f"computing features failed in the graph: {error.reason}") from error.__cause__
 

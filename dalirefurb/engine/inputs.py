@@ -47,7 +47,7 @@ class InputBuilder:
 
         Returns:
             The inputs, and heights and widths in pixels of the images to come, int64 of shape (n, 2). Beside what a
-            graph is fed, the input "sizes" has those of the samples' images, (n, 2).
+            graph is fed, the input "sizes" has those of the samples' images, (n, 2), and "index" their indices, (n,).
         """
         drawn, *sides = draw(
             self._recipe.partial,
@@ -59,7 +59,8 @@ class InputBuilder:
             shown=samples.indices,
         )
         entering = np.stack((samples.heights, samples.widths), axis=1)
-        return {"sample": samples.data, "sizes": entering, **_named(drawn)}, np.stack(sides, axis=1)
+        beside = {"sizes": entering, "index": samples.indices}
+        return {"sample": samples.data, **beside, **_named(drawn)}, np.stack(sides, axis=1)
 
     def final(
         self, plan: BatchPlan, images: Sequence[NDArray[np.uint8]], shown: NDArray[np.int64] | None = None
@@ -82,7 +83,7 @@ class InputBuilder:
     def final_parameters(
         self, plan: BatchPlan, shown: NDArray[np.int64], sizes: NDArray[np.int64] | None
     ) -> dict[str, Feed]:
-        """Draw the final part's parameters for all B rows of a batch.
+        """Draw the final part's parameters for all B rows of a batch; beside them "index" is `shown`.
 
         Args:
             plan: Plan of the batch.
@@ -101,7 +102,7 @@ class InputBuilder:
             versions=plan.version,
             shown=shown,
         )
-        return _named(drawn)
+        return {"index": shown, **_named(drawn)}
 
     def _sides(self, count: int, varying: NDArray[np.int64] | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return heights and widths of `count` partial images, each (n,)."""

@@ -29,6 +29,7 @@ from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.stats import Tally
 from dalirefurb.engine.target_maker import GroupTargets, TargetMaker
 from dalirefurb.errors import LoaderError
+from dalirefurb.kernels.host import StageRaised
 from dalirefurb.planning.difficulty import FeatureTable
 from dalirefurb.reading.reader import Reader, Samples
 
@@ -215,7 +216,7 @@ class Preparer:
         try:
             images = self._backend.collect(cache_plan)
         except GraphError as error:
-            if self._reader.reconsider(submitted.samples, error):
+            if not isinstance(error, StageRaised) and self._reader.reconsider(submitted.samples, error):
                 raise _ReadAgain from error
             raise failed_in_graph(cache_plan, error.reason) from error.__cause__
         self._tally.add(graph_wait_s=time.perf_counter() - began)

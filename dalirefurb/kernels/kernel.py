@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from dalirefurb.augment.stages.custom import KernelStage
+from dalirefurb.augment.stages.custom import HostStage, KernelStage
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import pixels
+from dalirefurb.kernels.host import host_function
 from dalirefurb.kernels.llvm import (
     c_function,
     c_function_not_kept,
@@ -121,6 +122,16 @@ _FORBIDDEN = "NRT_MemInfo_alloc", "NRT_Allocate", ".const.picklebuf"
 """Parts of the names of what compiled code refers to where it allocates memory, or raises what nobody would hear."""
 
 _WHERE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+def compile_any(kernel: str | KernelStage | HostStage) -> Any:
+    """Return what a kernel's name, or a stage of the user's, stands for: what has the `address` of a C function.
+
+    It must be kept as long as somebody may call this address.
+    """
+    if isinstance(kernel, HostStage):
+        return host_function(kernel)
+    return compile_own(kernel) if isinstance(kernel, KernelStage) else compile_kernel(kernel)
 
 
 @cache

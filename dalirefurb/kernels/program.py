@@ -16,10 +16,11 @@ from dalirefurb.dali import Feed, GraphError
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Places, decoded_rows
 from dalirefurb.kernels.buffers import Levels, whole_lines
-from dalirefurb.kernels.kernel import compile_kernel, compile_own, kernel_named
+from dalirefurb.kernels.host import StageRaised, raised
+from dalirefurb.kernels.kernel import compile_any, kernel_named
 from dalirefurb.kernels.lower import KernelOp
 from dalirefurb.kernels.normalize import LANES, compile_output, output_of
-from dalirefurb.kernels.record import DONE, NOT_SPLIT, PROBLEMS, WIDTH, WORK
+from dalirefurb.kernels.record import DONE, NOT_SPLIT, PROBLEMS, RAISED, WIDTH, WORK
 
 
 class Scratch(NamedTuple):
@@ -85,6 +86,7 @@ class Work:
             yet.
         arrays: What the record has addresses of, by its names, as far as it is of this batch alone.
         kept: Further objects whose memory it has addresses of.
+        samples: Index of each row's sample, int64 of shape (n,); None: not known.
     """
 
     record: NDArray[Any]
@@ -96,6 +98,7 @@ class Work:
     taken: NDArray[np.int64]
     arrays: Mapping[str, NDArray[Any]]
     kept: object
+    samples: Feed | None = None
 
     def part(self, taken: NDArray[np.int64]) -> Work:
         """Return what there is to do for some rows, int64 (t,)."""
@@ -115,11 +118,18 @@ class Work:
         """Refuse to go on where a row was not carried out, once nobody works on them any more.
 
         Raises:
+            StageRaised: If a function of the user's raised an error.
             GraphError: It names the rows.
         """
         outcomes = self.done[self.taken]
         if (outcomes == DONE).all():
             return
+        for row in self.taken[outcomes == RAISED].tolist():
+            numbers = self.arrays["numbers"]
+            for step in range(len(numbers)):
+                if (found := raised(_address(numbers[step, row]))) is not None:
+                    stage, error = found
+                    raise StageRaised(stage, None if self.samples is None else int(self.samples[row]), error) from error
         missed = outcomes != DONE
         rows = ", ".join(map(str, np.sort(self.taken[missed]).tolist()))
         reasons = "; ".join(PROBLEMS[outcome] for outcome in np.unique(outcomes[missed]).tolist())
@@ -167,6 +177,7 @@ class KernelProgram:
         numbers = (levels - means[:, None]) * scales[:, None]
         brain = output is not None and output.dtype == "bfloat16"
         halves = brain_floats(numbers) if brain else numbers.astype(np.float16)
+        self._functions: list[Any] = []
         self._record = np.zeros(1, WORK)
         self._constants: dict[str, NDArray[Any]] = {
             "kernels": self._table(),
@@ -233,12 +244,18 @@ class KernelProgram:
         record["image_bytes"], record["room_bytes"] = scratch
         for name, array in arrays.items():
             record[name] = _address(array)
-        kept = self._constants, sample, images, pinned, results
-        return Work(record, count, computed, partials, scratch, arrays["done"], _NOWHERE, arrays, kept)
+        kept = self._constants, self._functions, sample, images, pinned, results
+        samples = (final or {}).get("index", feeds.get("index"))
+        return Work(record, count, computed, partials, scratch, arrays["done"], _NOWHERE, arrays, kept, samples)
 
     def _table(self) -> NDArray[np.int64]:
         """Return the kernels that each step chooses among, as `WORK` has them, (s, k); 0 where there is none."""
-        return self._tabled(lambda kernel: (compile_kernel if isinstance(kernel, str) else compile_own)(kernel).address)
+
+        def address_of(kernel: Any) -> int:
+            self._functions.append(compile_any(kernel))
+            return int(self._functions[-1].address)
+
+        return self._tabled(address_of)
 
     def _tabled(self, number: Callable[[Any], int]) -> NDArray[np.int64]:
         """Return a number for each kernel that the steps choose among, (s, k); 0 where there is none."""

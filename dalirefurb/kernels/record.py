@@ -62,11 +62,12 @@ NOT_SPLIT = -1
 DONE = 1
 """What became of a row that was carried out."""
 
-CRAMPED, UNFIT, UNKNOWN = 2, 3, 4
+CRAMPED, UNFIT, UNKNOWN, RAISED = 2, 3, 4, 5
 PROBLEMS = {
     0: "it was never begun",
     CRAMPED: "more memory is needed than was provided",
     UNFIT: f"a window must lie within its image, and an operation is for images of at most {MOST_PIXELS:,} pixels",
     UNKNOWN: "a step must have a kernel",
+    RAISED: "a function raised an error",
 }
 """Why a row was not carried out, by what `done` says."""

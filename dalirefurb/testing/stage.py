@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dalirefurb.augment import KernelStage, Stage
+from dalirefurb.augment import Stage
 from dalirefurb.augment.maps import chained
 from dalirefurb.augment.stage import Arrays, Device, draw
+from dalirefurb.augment.stages.custom import OnCPU
 from dalirefurb.image_batch import Image
 
 _MAX_BATCH_SIZE = 256
@@ -91,7 +92,7 @@ def makers_of(stage: Stage) -> dict[str, Maker]:
     """Return what can make a stage's images, by name."""
     kernels = kernel_maker(stage)
     makers = {} if kernels is None else {"kernels": kernels}
-    if not any(isinstance(each, KernelStage) for each in (stage, *getattr(stage, "inner", ()))):
+    if not any(isinstance(each, OnCPU) for each in (stage, *getattr(stage, "inner", ()))):
         makers["DALI"] = dali_maker(stage)
     return makers
 

@@ -179,11 +179,11 @@ def test_what_cannot_run_is_refused_with_the_functions_name_and_place(function: 
         (lambda: KernelStage(halved, "mine", size=0), "mine: size must be"),
         (
             lambda: served([KernelStage(halved, "mine")], kernels="dali"),
-            "stage 'mine' is compiled by Numba for the CPU, but this recipe is run by DALI's operators",
+            "stage 'mine' is run by kernels on the CPU, but this recipe is run by DALI's operators",
         ),
         (
             lambda: served([RandomApply(KernelStage(halved, "inner")), Custom(lambda node: node, "other")]),
-            "stage 'inner' is compiled by Numba for the CPU",
+            "stage 'inner' is run by kernels on the CPU",
         ),
     ],
 )

@@ -37,7 +37,7 @@ _MOVING = (HorizontalFlip, VerticalFlip, CenterCrop, RandomCrop)
 _OF_LEVELS = {"RandomPosterize", "RandomSolarize", "RandomEqualize", "RandAugment", "AutoAugment", "TrivialAugmentWide"}
 """Transforms whose numbers are levels."""
 
-_OWN = "write it as a KernelStage, a loop over pixels, or as a Custom of DALI's operators, see docs/stages.md"
+_OWN = "write it as a HostStage of its function, or as a KernelStage, a loop over pixels, see docs/stages.md"
 _SIZED = (
     "write it and the crop after it as one stage, dalirefurb.augment.ScaleJitter, with cover=True for shorter sides"
 )

@@ -1,4 +1,4 @@
-"""Stages of the user's own code: of DALI's operators, or a loop over pixels that runs among the library's kernels."""
+"""Stages of the user's own code: of DALI's operators, a loop over pixels among the library's kernels, any function."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes, no_numbers
+from dalirefurb.augment.maps import unmoved
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, Stage, checked_size, sides_of
 from dalirefurb.checks import integer, require
 from dalirefurb.errors import ConfigurationError
@@ -69,8 +70,57 @@ class Custom(_OfFunction):
         return self.function(images)
 
 
+class OnCPU(_OfFunction):
+    """A stage whose function kernels call on the CPU, with the random numbers of each image."""
+
+    size: Size | None
+
+    def _check_size(self) -> None:
+        if self.size is not None:
+            object.__setattr__(self, "size", checked_size(f"{self.name}: size", self.size))
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The uniforms, if there are any."""
+        return {"uniforms": Parameter("float64", (self.num_uniforms,))} if self.num_uniforms else {}
+
+    @property
+    def fixed_size(self) -> tuple[int, int] | None:
+        """Height and width of `size`."""
+        return None if self.size is None else sides_of(self.size)
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Hand the uniforms on; see `Stage.draw`."""
+        return {"uniforms": uniforms} if self.num_uniforms else {}
+
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """The function, with its uniforms."""
+
+        def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+            numbers[:, : self.num_uniforms] = parameters["uniforms"]
+
+        return [KernelCall([self], write if self.num_uniforms else no_numbers)]
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Refuse, see `refuse_dali`."""
+        self.refuse_dali()
+
+    def refuse_dali(self) -> NoReturn:
+        """Refuse to be run by DALI's operators.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(
+            f"stage {self.name!r} is run by kernels on the CPU, but this recipe is run by DALI's operators: leave kernels "
+            f"and devices out, install numba, and use no stage without a kernel, such as Custom; or make it of DALI's "
+            f"operators by Custom"
+        )
+
+
 @dataclass(frozen=True)
-class KernelStage(_OfFunction):
+class KernelStage(OnCPU):
     """A stage made of a Python function that Numba compiles, for the CPU.
 
     The function works on one image at a time, `function(image, uniforms, out)`: uint8 levels (height, width, 3), which
@@ -108,49 +158,77 @@ class KernelStage(_OfFunction):
         require(fits, f"stage {self.name!r}: function", wanted, str(inspect.signature(function)), remedy)
         object.__setattr__(self, "function", function)
         integer(f"{self.name}: uniforms", self.uniforms, 0, MOST_UNIFORMS, "draw as many as are used")
-        if self.size is not None:
-            object.__setattr__(self, "size", checked_size(f"{self.name}: size", self.size))
+        self._check_size()
 
     @property
     def num_uniforms(self) -> int:  # type: ignore[override]
         """The number of `uniforms`."""
         return self.uniforms
 
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """The uniforms, if there are any."""
-        return {"uniforms": Parameter("float64", (self.uniforms,))} if self.uniforms else {}
+
+@dataclass(frozen=True)
+class HostStage(OnCPU):
+    """A stage made of any Python function of NumPy arrays, for the CPU: of OpenCV, Pillow, albumentations, SciPy.
+
+    The function works on one image at a time, `function(image, rng)`, or `function(image)` if nothing is random: uint8
+    levels (height, width, 3), which are its own, and a `numpy.random.Generator` that is the image's own, whatever batch
+    it is in. It returns uint8 levels (height, width, 3). It must take all random numbers from `rng`, and must not
+    change what other calls see, since several threads call it at a time. `Loader` calls it before, twice on a small
+    image, and refuses a function whose images differ then. What it raises is raised in the training loop, with the
+    sample's number.
+
+    Python's lock lets one thread at a time run Python: what takes long should be done by a library that releases it, as
+    NumPy, OpenCV and Pillow do. In the partial part it runs once for each version. A loop over pixels is a
+    `KernelStage`, which compiles it.
+
+    The loader cannot see all that the function depends on, so its name and revision stand for it in fingerprints: raise
+    `revision` whenever it makes other pixels.
+
+    Attributes:
+        function: Function from image and generator, or from the image alone, to an image.
+        name: Name of the stage, unique within the recipe.
+        size: Side of the results in pixels, or their height and width; None: each is as large as its image.
+        keeps_place: Whether everything in an image stays where it is, so that masks and boxes stay, too.
+        revision: Revision of the function.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    size: Size | None = None
+    keeps_place: bool = False  # type: ignore[misc]
+    revision: int = 1
+
+    def __post_init__(self) -> None:
+        remedy = "pass a function (image, rng) that returns an image, or (image) if nothing is random"
+        require(callable(self.function), f"stage {self.name!r}: function", "callable", self.function, remedy)
+        try:
+            signature = inspect.signature(self.function)
+        except (TypeError, ValueError):  # Of some functions that are written in C.
+            signature = inspect.signature(lambda image: image)
+        takes = [_binds(signature, arguments) for arguments in (("image",), ("image", "rng"))]
+        wanted = "a function of (image, rng), or of (image)"
+        require(any(takes), f"stage {self.name!r}: function", wanted, str(signature), remedy)
+        object.__setattr__(self, "_random", takes[1])
+        wanted = "True, or False"
+        require(isinstance(self.keeps_place, bool), f"{self.name}: keeps_place", wanted, self.keeps_place, "choose one")
+        self._check_size()
 
     @property
-    def fixed_size(self) -> tuple[int, int] | None:
-        """Height and width of `size`."""
-        return None if self.size is None else sides_of(self.size)
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """Two, which are the generator's key; 0 if nothing is random."""
+        return 2 if self._random else 0  # type: ignore[attr-defined]
 
-    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Hand the uniforms on; see `Stage.draw`."""
-        return {"uniforms": uniforms} if self.uniforms else {}
+    def matrices(
+        self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> NDArray[np.float64] | None:
+        """Say that everything stays, if it does; see `Stage.matrices`."""
+        return unmoved(len(heights)) if self.keeps_place else None
 
-    @property
-    def kernel_calls(self) -> Sequence[KernelCall]:
-        """The function, with its uniforms."""
 
-        def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
-            numbers[:, : self.uniforms] = parameters["uniforms"]
-
-        return [KernelCall([self], write if self.uniforms else no_numbers)]
-
-    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Refuse, see `refuse_dali`."""
-        self.refuse_dali()
-
-    def refuse_dali(self) -> NoReturn:
-        """Refuse to be run by DALI's operators.
-
-        Raises:
-            ConfigurationError: Always.
-        """
-        raise ConfigurationError(
-            f"stage {self.name!r} is compiled by Numba for the CPU, but this recipe is run by DALI's operators: leave "
-            f"kernels and devices out, install numba, and use no stage without a kernel, such as Custom; or make it of "
-            f"DALI's operators by Custom"
-        )
+def _binds(signature: inspect.Signature, arguments: tuple[str, ...]) -> bool:
+    """Tell whether a function can be called with so many arguments."""
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,141 @@
+"""Host functions: Python functions that kernels call, by addresses as compiled ones, with Python's lock."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.stages.custom import HostStage
+from dalirefurb.dali import GraphError
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.image_batch import Image
+from dalirefurb.kernels.record import DONE, RAISED
+
+_BITS = 1 << 53
+"""A uniform number has as many values."""
+
+_C_FUNCTION = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 10)
+"""As `kernel.SIGNATURE` has it."""
+
+_raised: dict[int, tuple[HostStage, Exception]] = {}
+"""What functions have raised, with their stages, by the address of the numbers that their image had."""
+
+
+def raised(numbers: int) -> tuple[HostStage, Exception] | None:
+    """Return, and forget, what a function has raised that was given the numbers at an address, with its stage."""
+    return _raised.pop(numbers, None)
+
+
+class StageRaised(GraphError):  # noqa: N818 - it is the user's error that it tells
+    """A function of the user's raised an error.
+
+    Args:
+        stage: Its stage.
+        sample: Index of the sample; None: not known.
+        error: The error.
+    """
+
+    def __init__(self, stage: HostStage, sample: int | None, error: Exception) -> None:
+        of = "a sample" if sample is None else f"sample {sample}, which source.name({sample}) names"
+        super().__init__("")
+        self.reason = (
+            f"stage {stage.name!r} must make an image of each sample, but of {of}, its function raised "
+            f"{type(error).__name__}: {error}"
+        )
+        self.args = (self.reason,)
+
+
+class HostFunction:
+    """A stage's function as kernels call it; what it raises waits to be asked for, see `raised`.
+
+    Args:
+        stage: The stage.
+
+    Attributes:
+        address: Address of a C function, as `compile_kernel` returns it.
+    """
+
+    def __init__(self, stage: HostStage) -> None:
+        self._stage = stage
+        self._called = _C_FUNCTION(self._call)
+        self.address: int = ctypes.cast(self._called, ctypes.c_void_p).value or 0
+
+    def _call(
+        self, image: int, height: int, width: int, lines: int, columns: int, numbers: int, _: int, __: int, out: int
+    ) -> int:
+        try:
+            count = self._stage.num_uniforms
+            given = _at(image, (height, width, 3), np.uint8).copy()
+            uniforms = _at(numbers, (count,), np.float64) if count else np.empty(0)
+            _at(out, (lines, columns, 3), np.uint8)[...] = made(self._stage, given, uniforms, (lines, columns))
+        except BaseException as error:
+            # Python would print what an interrupt raises here, and go on.
+            told = error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}")
+            _raised[numbers] = self._stage, told
+            return RAISED
+        return DONE
+
+
+def _at(address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """View memory as an array."""
+    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype).reshape(shape)
+
+
+def made(stage: HostStage, image: Image, uniforms: NDArray[np.float64], size: tuple[int, int]) -> Image:
+    """Return what a stage's function makes of an image.
+
+    Args:
+        stage: The stage.
+        image: Image, (h, w, 3) uint8, which the function may change.
+        uniforms: The stage's random numbers, two or none.
+        size: Height and width of what it is to make, in pixels.
+
+    Raises:
+        ConfigurationError: If it makes something else than an image of this size.
+    """
+    function: Callable[..., Any] = stage.function
+    given = (image, generator(uniforms)) if stage.num_uniforms else (image,)
+    result = np.asarray(function(*given))
+    if result.dtype != np.uint8 or result.shape != (*size, 3):
+        raise ConfigurationError(
+            f"it must return uint8 levels of shape {(*size, 3)}, got {result.dtype} of {result.shape}: "
+            + ("declare HostStage(..., size=...)" if result.dtype == np.uint8 else "pass such as image.astype('uint8')")
+        )
+    return result
+
+
+def generator(uniforms: NDArray[np.float64]) -> np.random.Generator:
+    """Return the generator whose key two uniform numbers are."""
+    return np.random.Generator(np.random.Philox(key=(uniforms * _BITS).astype(np.uint64)))
+
+
+def host_function(stage: HostStage) -> HostFunction:
+    """Make what kernels call of a stage; it must be kept as long as somebody may call its address.
+
+    Raises:
+        ConfigurationError: If two runs on one image differ.
+    """
+    _try(stage)
+    return HostFunction(stage)
+
+
+def _try(stage: HostStage) -> None:
+    """Run a stage's function twice on a small image."""
+    image = np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)
+    size, uniforms = stage.fixed_size or image.shape[:2], np.full(stage.num_uniforms, 0.5)
+    try:
+        once, again = (made(stage, image.copy(), uniforms, size).copy() for _ in range(2))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"stage {stage.name!r}: {error}") from error
+    except Exception:  # It may need a larger image; if not, a batch's own images tell.
+        return
+    if not np.array_equal(once, again):
+        raise ConfigurationError(
+            f"stage {stage.name!r} must make each image by image and rng alone, but two runs on one image differ: take "
+            f"all random numbers from rng, and pass such as int(rng.integers(2**31)) where a library wants a seed"
+        )

@@ -42,5 +42,6 @@ from dalirefurb.augment.stages.frame import ScaleJitter as ScaleJitter
 from dalirefurb.augment.stages.geometry import RandomAffine as RandomAffine
 from dalirefurb.augment.stages.geometry import RandomPerspective as RandomPerspective
 from dalirefurb.augment.stages.geometry import RandomRotation as RandomRotation
+from dalirefurb.augment.stages.mosaic import Mosaic as Mosaic
 from dalirefurb.augment.stages.resize import RandomResizedCrop as RandomResizedCrop
 from dalirefurb.augment.stages.resize import Resize as Resize

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.maps import Maps, unmoved
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays, Stage, draw
+from dalirefurb.augment.stages.mosaic import Mosaic
 from dalirefurb.errors import ConfigurationError
 
 
@@ -51,6 +53,7 @@ def geometry(
     heights: NDArray[np.int64],
     widths: NDArray[np.int64],
     partial: tuple[int, int] | None = None,
+    owners: NDArray[np.int64] | None = None,
 ) -> Geometry:
     """Return where everything in the images of some rows comes from.
 
@@ -67,27 +70,36 @@ def geometry(
         heights: Heights of the source's images in pixels, shape (n,).
         widths: Widths of the source's images in pixels, shape (n,).
         partial: Height and width of the partial images, which are asked about then; None: served ones are.
+        owners: With a `Mosaic`: the row whose served image each row's partial image is in, (n,), which is the first of
+            those that are in it; None: in its own.
 
     Raises:
         ConfigurationError: If a stage does not say where things go.
     """
     steps: list[Maps] = []
     entered: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-    for stages, numbers in ((recipe.partial, versions), (() if partial else recipe.final, servings)):
+    every = np.arange(len(indices))
+    owners = every if owners is None else owners
+    final = () if partial else recipe.final
+    for stages, numbers, rows in ((recipe.partial, versions, every), (final, servings, owners)):
         drawn, _, _ = draw(
             tuple(stage for stage in stages if not stage.keeps_place),
             seed=seed,
-            indices=indices,
-            numbers=numbers,
+            indices=indices[rows],
+            numbers=numbers[rows],
             heights=heights,
             widths=widths,
-            versions=versions,
-            shown=shown,
+            versions=versions[rows],
+            shown=shown[rows],
         )
         for stage in stages:
             if stage.keeps_place:
                 continue
-            own = stage.steps(drawn.get(stage.name, {}), heights, widths)
+            own: Sequence[Maps] | None
+            if isinstance(stage, Mosaic):
+                own = [stage.part_matrices(every - owners, drawn[stage.name], heights, widths)]
+            else:
+                own = stage.steps(drawn.get(stage.name, {}), heights, widths)
             if own is None:
                 names = ", ".join(map(repr, unmapped(recipe)))
                 raise ConfigurationError(
@@ -107,8 +119,8 @@ def geometry(
     maps, found = unmoved(len(indices)), list[NDArray[np.float64]]()
     for place in range(len(steps))[::-1]:
         maps = steps[place] @ maps
-        # Where the source itself ends is known without lines.
-        found.append(_borders(maps, *entered[place]) if place else maps[:, 2:])
+        # Where the source itself ends is known without lines, unless another one begins there.
+        found.append(_borders(maps, *entered[place]) if place or recipe.mosaic else maps[:, 2:])
     lines = np.concatenate(found, axis=1) if found else np.empty((len(indices), 0, 3))
     return Geometry(maps, _within(lines, partial or recipe.output.sides))
 

@@ -21,6 +21,7 @@ from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.stage import LONGEST_SIDE, Size, Sizes, Stage, leaving, renamed
 from dalirefurb.augment.stages.decode import Decode
+from dalirefurb.augment.stages.mosaic import Mosaic
 from dalirefurb.augment.stages.resize import window_of
 from dalirefurb.calls import TakesNumbers, explains
 from dalirefurb.checks import integer, plain, require
@@ -73,6 +74,14 @@ class Recipe(metaclass=TakesNumbers):
                     f"put that stage before it, and give both the same settings"
                 )
         object.__setattr__(self, "split", _partial_stages(self.stages, split))
+        for place, stage in enumerate(self.stages):
+            inside = [each.name for each in getattr(stage, "inner", ()) if each.partners]
+            if inside or (stage.partners and place != self.split):
+                raise ConfigurationError(
+                    f"{(inside or [stage.name])[0]!r} takes several partial images of a batch, so it must be the first "
+                    f"stage behind the split, and not inside of another one, got {' > '.join(names)} and split "
+                    f"{self.split}: pass split={stage.name!r}, or put what comes between elsewhere"
+                )
         size = leaving(self.stages, None)
         if (self.encoded or size is not None) and size != output.sides:
             raise ConfigurationError(
@@ -143,6 +152,12 @@ class Recipe(metaclass=TakesNumbers):
     def final(self) -> tuple[Stage, ...]:
         """The stages applied afresh at every use."""
         return self.stages[self.split :]
+
+    @property
+    def mosaic(self) -> Mosaic | None:
+        """The stage that puts several partial images of a batch into one, if there is one: the first of the final."""
+        first = next(iter(self.final), None)
+        return first if isinstance(first, Mosaic) else None
 
     @property
     def deterministic_prefix(self) -> int:

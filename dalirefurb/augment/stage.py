@@ -97,12 +97,14 @@ class Stage(metaclass=TakesNumbers):
         code_version: Version of the stage, raised when the same fields come to mean other pixels.
         num_uniforms: Number of uniform numbers taken per sample.
         keeps_place: Whether everything in an image stays where it is, whatever is drawn; see `matrices`.
+        partners: Number of further images of the batch that go into each; above 0 for `Mosaic` alone.
     """
 
     name: str
     code_version: ClassVar[int] = 1
     num_uniforms: ClassVar[int] = 0
     keeps_place: ClassVar[bool] = False
+    partners: ClassVar[int] = 0
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         """Take what is said of places for one `apply` only: a class with another one says it anew."""

@@ -12,7 +12,7 @@ import torch
 
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Device, Stage
+from dalirefurb.augment.stage import Device, Stage, leaving
 from dalirefurb.augment.stages.custom import OnCPU
 from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
 from dalirefurb.engine.backends import FinalKernels
@@ -68,6 +68,8 @@ def choose_kernels(kernels: Kernels | None, recipe: Recipe, devices: Devices, *,
         ConfigurationError: If they cannot be had.
     """
     chosen = _chosen(kernels, recipe, devices)
+    if final and recipe.mosaic is not None and (chosen != "numba" or done_by_kernels(recipe) < len(recipe.stages)):
+        recipe.mosaic.apply(None, {})  # Which refuses.
     done = done_by(chosen, recipe, devices) or 0
     others = recipe.partial[done:] if chosen == "cuda" else recipe.stages[done if final else min(done, recipe.split) :]
     for stage in others:
@@ -92,7 +94,7 @@ def done_by_kernels(recipe: Recipe) -> int:
         (place for place, stage in enumerate(recipe.stages) if place >= recipe.encoded and steps_of((stage,)) is None),
         len(recipe.stages),
     )
-    return first if first == len(recipe.stages) or recipe.at(first).partial_size(None) is not None else 0
+    return first if first == len(recipe.stages) or leaving(recipe.stages[:first], None) is not None else 0
 
 
 def dali_goes_on(kernels: Kernels, recipe: Recipe, *, final: bool) -> str | None:
@@ -218,7 +220,7 @@ def left_to_dali(kernels: Kernels, recipe: Recipe) -> Levels | None:
     done = done_by_kernels(recipe)
     if kernels != "numba" or done == len(recipe.stages):
         return None
-    sides = recipe.at(done).partial_size(None)
+    sides = leaving(recipe.stages[:done], None)
     assert sides is not None
     return Levels(sides)
 
@@ -281,8 +283,16 @@ class BackendFactory:
             recipe.partial, recipe.final[: self._done - recipe.split], output=self._output, split=True
         )
 
-    def build_finals(self, views: Sequence[Recipe], builders: Sequence[InputBuilder]) -> list[FinalKernels]:
-        """Return kernels of the final parts of several views, each with the builder of its inputs."""
+    def build_finals(
+        self, views: Sequence[Recipe], builders: Sequence[InputBuilder], *, slice_rows: int
+    ) -> list[FinalKernels]:
+        """Return kernels of the final parts of several views, each with the builder of its inputs.
+
+        Args:
+            views: The recipes.
+            builders: Builders of their inputs.
+            slice_rows: Number of rows of a batch whose samples are of one shard.
+        """
         from dalirefurb.kernels.program import KernelProgram
         from dalirefurb.kernels.thread_pool import KernelThreadPool
 
@@ -293,7 +303,9 @@ class BackendFactory:
             steps = steps_of(view.final)
             assert steps is not None
             program = KernelProgram(steps, view.output, split=0)
-            made.append(FinalKernels(builder, program, pool, OutputBuffers(self._depths.groups_made)))
+            buffers = OutputBuffers(self._depths.groups_made)
+            mosaic = None if view.mosaic is None else view.mosaic.name
+            made.append(FinalKernels(builder, program, pool, buffers, mosaic=mosaic, slice_rows=slice_rows))
         return made
 
     def build_final(self, view: Recipe) -> PipelineRunner:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Stage
+from dalirefurb.augment.stages.mosaic import partner_rows
 from dalirefurb.dali import Feed, PipelineRunner
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.inputs import InputBuilder
@@ -231,20 +232,32 @@ class FinalGraph:
 
 
 class FinalKernels:
-    """Kernels of the final part alone, where each sample has several. It has one owner thread, as `FinalGraph` has.
+    """Kernels of the final part alone, where a sample has several, or needs other samples' partial images.
+
+    It has one owner thread, as `FinalGraph` has.
 
     Args:
         input_builder: Builder of the parameters.
         program: Program of the final part, split before its first step.
         pool: Threads that help the owner.
         buffers: Buffers for results.
+        mosaic: Name of the stage that puts several images of a batch into one; None: there is none.
+        slice_rows: Number of rows of a batch whose samples are of one shard.
     """
 
     goes_on = False
 
     def __init__(
-        self, input_builder: InputBuilder, program: KernelProgram, pool: KernelThreadPool, buffers: OutputBuffers
+        self,
+        input_builder: InputBuilder,
+        program: KernelProgram,
+        pool: KernelThreadPool,
+        buffers: OutputBuffers,
+        *,
+        mosaic: str | None = None,
+        slice_rows: int = 0,
     ) -> None:
+        self._partners, self._slice_rows = mosaic and f"{mosaic}/partners", slice_rows
         self._input_builder = input_builder
         self._program, self._pool, self._buffers = program, pool, buffers
         self._begun: deque[tuple[NDArray[Any], Work]] = deque()
@@ -255,6 +268,11 @@ class FinalKernels:
         assert output is not None
         sizes = partial.places.sizes if self._input_builder.partial_size is None else None
         final = self._input_builder.final_parameters(cache_plan.plan, cache_plan.shown, sizes)
+        if self._partners:
+            lengths = [len(plan.indices) for plan in cache_plan.group.plans]
+            others = partial.places.of(partner_rows(np.asarray(final[self._partners]), lengths, self._slice_rows))
+            # A double has room for any address that there is.
+            final[self._partners] = np.concatenate([others.addresses[..., None], others.sizes], axis=2, dtype=np.float64)
         results = self._buffers.results(output, len(partial))
         work = self._program.work({}, pinned=partial, final=final, results=results, targets=row_addresses(results))
         self._begun.append((results, work))

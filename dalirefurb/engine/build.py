@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -272,11 +273,13 @@ def assemble(
     if partial_served:
         backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
         final_graph = FinalFeeds(builders, most_groups=depths.groups_made)
-    elif configuration.views:
+    elif configuration.finished_together:
         backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
-        by_kernels = kernels == "numba"
-        parts = factory.build_finals(recipes, builders) if by_kernels else list(map(finishing, recipes, builders))
-        final_graph = FinalViews(parts)
+        if kernels == "numba":
+            parts: Sequence[Any] = factory.build_finals(recipes, builders, slice_rows=configuration.slice_rows)
+        else:
+            parts = list(map(finishing, recipes, builders))
+        final_graph = FinalViews(parts) if configuration.views else parts[0]
     elif not apart:
         backend = WholeBackend(input_builder, factory.build("whole"), leaves_rest=factory.leaves_rest)
     elif kernels == "numba" and done_by_kernels(recipe) >= recipe.split:
@@ -295,6 +298,7 @@ def assemble(
             reader=reader,
             num_threads=depths.reading_threads,
             most_batches=depths.groups_made * depths.hits_per_group,
+            slice_rows=configuration.slice_rows,
         )
     cache = CacheClient(reader, store, encoded=encoded)
     compute_now = ComputeNow(reader, input_builder, lambda: factory.build("partial", 1), max_rows=max_rows)

@@ -142,6 +142,7 @@ class Configuration:
             check_targets(self.source, self.source.annotations)
             _check_targets(recipe, self.serves == "partial", self.views)
         _check_views(recipe, self.views, alike=self.serves == "partial")
+        _check_mosaic(recipe, self.serves == "partial", self.views)
         for view in self.views:
             _check_size(self.source, view)
         _check_draws((recipe, *self.views), self.planner)
@@ -203,9 +204,19 @@ class Configuration:
         """
         custom = any(isinstance(stage, Custom) for stage in self.recipe.partial)
         kept = stored and planner.peak_slots > 0
-        elsewhere = self.serves == "partial" or self.kernels == "cuda" or len(self.views) > 0
+        elsewhere = self.serves == "partial" or self.kernels == "cuda" or self.finished_together
         seen = kept or custom or planner.feedback_lag is not None or elsewhere
         return seen and not self.recipe.caches_encoded
+
+    @property
+    def finished_together(self) -> bool:
+        """Whether all partial images of a batch are there before one is finished: of several views, or for a mosaic."""
+        return len(self.views) > 0 or self.recipe.mosaic is not None
+
+    @property
+    def slice_rows(self) -> int:
+        """Rows of a batch whose samples are of one shard."""
+        return self.planner.batch_size // self.planner.shards
 
     def labels(self) -> NDArray[Any]:
         """Return labels as torch expects them: integers as int64, others as they are, in the machine's byte order."""
@@ -252,6 +263,15 @@ def _check_views(recipe: Recipe, views: tuple[Recipe, ...], *, alike: bool) -> N
                 "recipe.view(2), recipe.view(3), ..."
             )
         seen.append(view)
+
+
+def _check_mosaic(recipe: Recipe, partial: bool, views: tuple[Recipe, ...]) -> None:
+    """Refuse a mosaic where it cannot be made yet."""
+    if recipe.mosaic is not None and (partial or views):
+        raise ConfigurationError(
+            f"a recipe with a Mosaic cannot be served {'by a PartialSource' if partial else 'in several views'} yet: "
+            f"{'pass it to a Loader' if partial else 'leave views out'}, or leave {recipe.mosaic.name!r} out"
+        )
 
 
 def _makes_the_same(one: tuple[Stage, ...], other: tuple[Stage, ...]) -> bool:

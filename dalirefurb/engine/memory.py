@@ -125,9 +125,9 @@ class Account:
         read, decoded, partial, final = (rows * nbytes for nbytes in self.row_bytes)
         final = final * depths.hits_per_group // depths.batches_per_group
         left, serves_final = self.left, self.configuration.serves == "final"
-        views = len(self.configuration.views)
-        one_step = (numba or not self.apart) and left is None and serves_final and not views
-        by_views = numba and serves_final and views > 0
+        views, together = len(self.configuration.views), self.configuration.finished_together
+        one_step = (numba or not self.apart) and left is None and serves_final and not together
+        by_views = numba and serves_final and together
         begun = depths.partial_ahead if self.apart or left else depths.look_ahead
         host, device = Counter({STORE: self.store.host}), Counter({STORE: self.store.device})
         decoding, leaving, finishing, entering = (

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.geometry import Geometry, geometry
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stage import draw
+from dalirefurb.augment.stages.mosaic import partner_rows
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.closable_queue import Stopped
 from dalirefurb.errors import SampleError
@@ -104,10 +106,19 @@ class TargetMaker:
         reader: Reader of the source, which knows sizes.
         num_threads: Number of threads that read and warp masks.
         most_batches: Number of batches that are there at the same time, whose masks' memory is used again.
+        slice_rows: Number of rows of a batch whose samples are of one shard.
     """
 
     def __init__(
-        self, source: Source, recipe: Recipe, *, seed: int, reader: Reader, num_threads: int, most_batches: int
+        self,
+        source: Source,
+        recipe: Recipe,
+        *,
+        seed: int,
+        reader: Reader,
+        num_threads: int,
+        most_batches: int,
+        slice_rows: int,
     ) -> None:
         assert source.annotations is not None
         self._targets: Mapping[str, Target] = source.annotations
@@ -115,6 +126,9 @@ class TargetMaker:
         self._recipe = recipe
         self._seed = seed
         self._reader = reader
+        self._slice_rows = slice_rows
+        # Images that are in one: each has objects and masks there.
+        self._parts = 1 if recipe.mosaic is None else 1 + recipe.mosaic.partners
         masked = [name for name, each in self._targets.items() if isinstance(each, (Masks, InstanceMasks))]
         self._buffers = {name: Buffers(most_batches) for name in masked}
         self._pool = Background(num_threads, name="dalirefurb-targets")
@@ -148,34 +162,58 @@ class TargetMaker:
         """Wait until the threads have ended; one whose reading hangs is left alone after a second."""
         self._pool.join()
 
+    def _rows(self, plan: BatchPlan, shown: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows whose partial images are in each row's, (B, k), its own first."""
+        own, mosaic = np.arange(len(shown))[:, None], self._recipe.mosaic
+        if mosaic is None:
+            return own
+        drawn, _, _ = draw(
+            (mosaic,),
+            seed=self._seed,
+            indices=plan.indices,
+            numbers=plan.serving,
+            heights=np.zeros_like(shown),  # for which it does not ask
+            widths=np.zeros_like(shown),
+            versions=plan.version,
+            shown=shown,
+        )
+        others = partner_rows(drawn[mosaic.name]["partners"], [len(shown)], self._slice_rows)
+        return np.concatenate([own, others], axis=1)
+
     def _batch(self, plan: BatchPlan, shown: NDArray[np.int64]) -> tuple[BatchTargets, list[Future[None]]]:
+        own, parts = shown, self._parts
+        rows = self._rows(plan, shown).reshape(-1)
+        shown = shown[rows]
         heights, widths = self._reader.known_sizes(shown)
         places = geometry(
             self._recipe,
             seed=self._seed,
-            indices=plan.indices,
+            indices=plan.indices[rows],
             shown=shown,
-            versions=plan.version,
-            servings=plan.serving,
+            versions=plan.version[rows],
+            servings=plan.serving[rows],
             heights=heights,
             widths=widths,
+            owners=np.arange(len(rows)) // parts * parts,
         )
         sizes = np.stack([heights, widths], axis=1)
         values: dict[str, Any] = dict.fromkeys(self._targets)
         jobs: list[Future[None]] = []
         for name, target in self._targets.items():
             if isinstance(target, Masks):
-                values[name], own = self._masks(name, target, shown, sizes, places)
-                jobs += own
+                values[name], begun = self._masks(name, target, shown, sizes, places)
+                jobs += begun
             elif isinstance(target, Values):
-                values[name] = target.values[shown]
+                values[name] = target.values[own]
         objects, dropped = moved_objects(self._targets, shown, sizes, places, self._recipe.output.sides)
         values |= objects
         for name, target in self._targets.items():
             if isinstance(target, InstanceMasks):
-                values[name], own = self._instance_masks(name, target, values[name], shown, sizes, places)
-                jobs += own
-        return BatchTargets(values, places.maps, sizes, dropped), jobs
+                values[name], begun = self._instance_masks(name, target, values[name], shown, sizes, places)
+                jobs += begun
+        if parts > 1:
+            values = {name: _together(value, parts, len(own)) for name, value in values.items()}
+        return BatchTargets(values, places.maps[::parts], sizes[::parts], dropped), jobs
 
     def _instance_masks(
         self,
@@ -203,11 +241,12 @@ class TargetMaker:
         self, name: str, target: Masks, shown: NDArray[np.int64], sizes: NDArray[np.int64], places: Geometry
     ) -> tuple[NDArray[Any], list[Future[None]]]:
         """Begin to read and warp the masks of a batch; return what they are written into, and when all are."""
-        made = self._buffers[name].take((len(shown), *self._recipe.output.sides), str(target.dtype))
-        parts = [slice(start, start + _ROWS) for start in range(0, len(shown), _ROWS)]
+        count, parts = len(shown) // self._parts, self._parts
+        made = self._buffers[name].take((count, *self._recipe.output.sides), str(target.dtype))
+        rows = [slice(start * parts, (start + _ROWS) * parts) for start in range(0, count, _ROWS)]
         return made, [
-            self._pool.submit(partial(self._warp, target, shown[part], sizes[part], places, part, made[part]))
-            for part in parts
+            self._pool.submit(partial(self._warp, target, shown[some], sizes[some], places, some, made))
+            for some in rows
         ]
 
     def _warp(
@@ -216,17 +255,26 @@ class TargetMaker:
         shown: NDArray[np.int64],
         sizes: NDArray[np.int64],
         places: Geometry,
-        part: slice,
+        some: slice,
         made: NDArray[Any],
     ) -> None:
-        rows = zip(shown.tolist(), sizes.tolist(), places.maps[part], places.lines[part], made, strict=True)
-        for index, (height, width), source_map, lines, mask in rows:
-            named = f"the mask {target.name(index)}"
-            show = partial(target.warp, index, (height, width), source_map, lines, mask)
+        rows = zip(shown.tolist(), sizes.tolist(), places.maps[some], places.lines[some], strict=True)
+        for place, (index, (height, width), source_map, lines) in enumerate(rows, some.start):
+            (row, part), named = divmod(place, self._parts), f"the mask {target.name(index)}"
+            show = partial(target.warp, index, (height, width), source_map, lines, made[row], over=part > 0)
             try:
                 self._reader.patience.of(show, named)
             except MaskError as error:
                 raise SampleError(index, self._name(index), f"{named}: {error}", lasting=True) from error
+
+
+def _together(value: Any, parts: int, count: int) -> Any:
+    """Put the objects of the images that are in one together: so many each, of `count`."""
+    if isinstance(value, Ragged):
+        return Ragged(value.values, value.offsets[::parts])
+    if isinstance(value, list):
+        return [sum(value[row * parts : (row + 1) * parts], []) for row in range(count)]
+    return value
 
 
 def moved_objects(

@@ -199,8 +199,10 @@ class Masks(Target, metaclass=Explained):
         source_map: NDArray[np.float64],
         lines: NDArray[np.float64],
         out: NDArray[Any],
+        *,
+        over: bool = False,
     ) -> None:
-        """Show a sample's mask, which must have the height and width of its image, in a served image; see `warp_mask`.
+        """Show a sample's mask, which must have the height and width of its image, in a served image; see `warp_labels`.
 
         Raises:
             MaskError: If it cannot be used.
@@ -209,9 +211,9 @@ class Masks(Target, metaclass=Explained):
         number = int(self._numbers[sample])
         kept = self._keep.get(number) if self._fits[number] else None
         if kept is not None and kept.shape == size:
-            warp_runs(kept, source_map, lines, self.fill, out)
+            warp_runs(kept, source_map, lines, self.fill, out, over=over)
         else:
-            warp_mask(self.fitting(sample, size), source_map, lines, self.fill, out)
+            warp_mask(self.fitting(sample, size), source_map, lines, self.fill, out, over=over)
 
     def digest(self) -> str:
         """Hash the names of files from where they differ on, pixels of some arrays, evenly spaced, and the fill."""

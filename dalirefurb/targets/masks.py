@@ -64,7 +64,7 @@ _SCRATCH = _Scratch()
 
 
 def warp_labels(
-    labels: Labels, source_map: NDArray[np.float64], lines: NDArray[np.float64], fill: int, out: Labels
+    labels: Labels, source_map: NDArray[np.float64], lines: NDArray[np.float64], fill: int, over: bool, out: Labels
 ) -> None:
     """Show the labels of an image in a served one; plain NumPy, `warp_mask` does the same, sooner.
 
@@ -73,6 +73,7 @@ def warp_labels(
         source_map: Map from the served image to the source, shape (3, 3), see `augment.maps`.
         lines: Lines in the served image beyond which nothing is seen, shape (k, 3), see `augment.geometry`.
         fill: Label of what is not seen, or outside of the source image, which `out` can have.
+        over: Whether what is there stays there, in place of the fill.
         out: Labels of the served image, shape (H, W), of one of `MADE`, to be written.
     """
     (xx, xy, x0), (yx, yy, y0), (wx, wy, w0) = source_map
@@ -83,31 +84,44 @@ def warp_labels(
     inside = (column >= 0) & (column < labels.shape[1]) & (row >= 0) & (row < labels.shape[0])
     for a, b, c in lines:
         inside &= a * u + b * v + c >= 0
-    out[...] = fill
+    if not over:
+        out[...] = fill
     out[inside] = labels[row[inside].astype(np.int64), column[inside].astype(np.int64)]
 
 
 def warp_mask(
-    labels: Labels, source_map: NDArray[np.float64], lines: NDArray[np.float64], fill: int, out: Labels
+    labels: Labels,
+    source_map: NDArray[np.float64],
+    lines: NDArray[np.float64],
+    fill: int,
+    out: Labels,
+    *,
+    over: bool = False,
 ) -> None:
     """Do what `warp_labels` does, by compiled code where there is a compiler."""
     warp = warp_of(str(labels.dtype), str(out.dtype))
     source_map, lines = (np.ascontiguousarray(each, np.float64) for each in (source_map, lines))
-    warp(np.ascontiguousarray(labels), source_map, lines, fill, out)
+    warp(np.ascontiguousarray(labels), source_map, lines, fill, over, out)
 
 
 def warp_runs(
-    runs: Runs, source_map: NDArray[np.float64], lines: NDArray[np.float64], fill: int, out: Labels
+    runs: Runs,
+    source_map: NDArray[np.float64],
+    lines: NDArray[np.float64],
+    fill: int,
+    out: Labels,
+    *,
+    over: bool = False,
 ) -> None:
     """Do what `warp_mask` does with the mask of some runs, of which only those rows are made that may be seen."""
     expand = expand_of(str(runs.values.dtype))
     if expand is None:
-        warp_mask(runs.mask(), source_map, lines, fill, out)
+        warp_mask(runs.mask(), source_map, lines, fill, out, over=over)
         return
     labels, width = _SCRATCH.take(runs.shape, runs.values.dtype), runs.shape[1]
     first, stop = _rows_seen(source_map, out.shape, runs.shape[0])
     expand(runs.values, runs.lengths, first * width, stop * width, labels.reshape(-1))
-    warp_mask(labels, source_map, lines, fill, out)
+    warp_mask(labels, source_map, lines, fill, out, over=over)
 
 
 def _rows_seen(source_map: NDArray[np.float64], shown: tuple[int, ...], height: int) -> tuple[int, int]:
@@ -157,10 +171,10 @@ def warp_of(kind: str, made: str) -> Callable[..., None]:
     from dalirefurb.kernels.llvm import kept
 
     given = (types.Array(getattr(types, each), 2, "C", readonly=True) for each in (kind, "float64", "float64"))
-    return kept(_warp, types.void(*given, types.int64, getattr(types, made)[:, ::1]))
+    return kept(_warp, types.void(*given, types.int64, types.boolean, getattr(types, made)[:, ::1]))
 
 
-def _warp(labels: Any, source_map: Any, lines: Any, fill: Any, out: Any) -> None:
+def _warp(labels: Any, source_map: Any, lines: Any, fill: Any, over: Any, out: Any) -> None:
     """Do what `warp_labels` does, pixel by pixel."""
     height, width = labels.shape
     rows, columns = out.shape
@@ -176,7 +190,10 @@ def _warp(labels: Any, source_map: Any, lines: Any, fill: Any, out: Any) -> None
         for y in range(rows):
             row = (yy * (y + 0.5) + y0) / w0
             for x in range(columns):
-                out[y, x] = labels[np.int64(row), picked[x]] if 0 <= row < height and picked[x] >= 0 else fill
+                if 0 <= row < height and picked[x] >= 0:
+                    out[y, x] = labels[np.int64(row), picked[x]]
+                elif not over:
+                    out[y, x] = fill
         return
     for y in range(rows):
         v = y + 0.5
@@ -187,4 +204,7 @@ def _warp(labels: Any, source_map: Any, lines: Any, fill: Any, out: Any) -> None
             inside = 0 <= column < width and 0 <= row < height
             for place in range(len(lines)):
                 inside = inside and lines[place, 0] * u + lines[place, 1] * v + lines[place, 2] >= 0
-            out[y, x] = labels[np.int64(row), np.int64(column)] if inside else fill
+            if inside:
+                out[y, x] = labels[np.int64(row), np.int64(column)]
+            elif not over:
+                out[y, x] = fill

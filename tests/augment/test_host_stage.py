@@ -16,7 +16,7 @@ from PIL import Image as Pillow
 
 pytest.importorskip("numba")
 
-from dalirefurb import Arrays, FileList, Loader, MemoryStore, Recipe, Refurbish
+from dalirefurb import Arrays, FileList, Loader, MemoryStore, Prefetch, Recipe, Refurbish
 from dalirefurb.augment import HorizontalFlip, HostStage, RandomApply, RandomCrop
 from dalirefurb.augment.stage import draw
 from dalirefurb.errors import ConfigurationError, LoaderError
@@ -74,7 +74,7 @@ def test_a_function_is_given_an_image_of_its_own_and_numbers_of_the_samples_vers
 def test_it_is_served_alike_with_a_store_and_without_wherever_the_split(split: int, threads: int) -> None:
     """What a function writes to its image changes none that is cached."""
     stages = [RandomCrop((16, 20)), HostStage(noisy, "one"), HostStage(noisy, "other")]
-    cached = batches(stages, (16, 20), split, num_threads=threads)
+    cached = batches(stages, (16, 20), split, prefetch=Prefetch(num_threads=threads))
     fresh = batches(stages, (16, 20), split, store=False)
     assert len(cached) == 9
     assert all(map(torch.equal, cached, fresh))
@@ -211,7 +211,7 @@ def test_its_fingerprint_has_its_name_revision_and_size_and_not_its_function() -
 _LEFT = """
 import sys, time
 import numpy as np
-from dalirefurb import Arrays, Loader, MemoryStore, Output, Recipe, Refurbish
+from dalirefurb import Arrays, Loader, MemoryStore, Output, Prefetch, Recipe, Refurbish
 from dalirefurb.augment import HostStage
 
 def slow(image, rng):
@@ -220,7 +220,7 @@ def slow(image, rng):
 
 images = np.zeros((64, 32, 32, 3), np.uint8)
 recipe = Recipe([HostStage(slow, "slow")], Output(32), 1)
-loader = Loader(Arrays(images, np.arange(64)), recipe, Refurbish(64, batch_size=8), MemoryStore(), num_threads=3)
+loader = Loader(Arrays(images, np.arange(64)), recipe, Refurbish(64, batch_size=8), MemoryStore(), prefetch=Prefetch(num_threads=3))
 for images, labels in loader:
     break
 print("left", flush=True)

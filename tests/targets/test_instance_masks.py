@@ -218,7 +218,7 @@ def test_run_lengths_are_warped_as_masks_are() -> None:
         coded = {"size": mask.shape, "counts": counts_of(mask)}
         made = drawn([[SQUARE], coded, []], source_map, lines, mask.shape)
         expected = np.empty(SIDES, np.uint8)
-        warp_labels(mask.astype(np.uint8), source_map, lines[0], 0, expected)
+        warp_labels(mask.astype(np.uint8), source_map, lines[0], 0, False, expected)
         assert np.array_equal(made[1], expected)
         assert not made[2].any()
 

@@ -77,12 +77,17 @@ def test_compiled_code_shows_what_numpy_shows(
     made, expected = np.empty(SIZE, kind), np.empty(SIZE, kind)
     out = made if kind in MADE else np.empty(SIZE, np.int64)
     warp_mask(labels, source_map, borders, FILL, out)
-    warp_labels(labels, source_map, borders, FILL, expected)
+    warp_labels(labels, source_map, borders, FILL, False, expected)
     assert np.array_equal(out, expected)
     assert np.array_equal(expected, one_by_one(labels, source_map, borders))
     warp_runs(Runs.of(labels + 1), source_map, borders, FILL, out)  # Memory is not as it was.
     warp_runs(Runs.of(labels), source_map, borders, FILL, out)
     assert np.array_equal(out, expected)
+    blank = np.full(SIZE, FILL + 1, out.dtype)
+    over = blank.copy()
+    warp_runs(Runs.of(labels), source_map, borders, FILL, over, over=True)
+    unseen = one_by_one(labels * 0, source_map, borders) == FILL
+    assert np.array_equal(over, np.where(unseen, blank, expected))
 
 
 @pytest.mark.parametrize("third", [0.1, 0.7, 3.0, 7.7])
@@ -93,7 +98,7 @@ def test_centres_where_two_pixels_meet_are_rounded_alike(third: float) -> None:
     for each in (source_map, source_map[[1, 0, 2]]):
         made, expected = np.empty(SIZE, np.int32), np.empty(SIZE, np.int32)
         warp_mask(labels, each, NO_LINES, FILL, made)
-        warp_labels(labels, each, NO_LINES, FILL, expected)
+        warp_labels(labels, each, NO_LINES, FILL, False, expected)
         assert np.array_equal(made, expected)
         assert np.array_equal(made, one_by_one(labels, each, NO_LINES))
 

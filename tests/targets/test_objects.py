@@ -45,7 +45,7 @@ def map_keypoints(points: Any, rows: Any, maps: Map, size: tuple[int, int], **sw
 
 def warp_labels(labels: NDArray[Any], source_map: Map, size: tuple[int, int], fill: int) -> NDArray[Any]:
     made = np.empty(size, labels.dtype)
-    masks.warp_labels(labels, source_map, np.empty((0, 3)), fill, made)
+    masks.warp_labels(labels, source_map, np.empty((0, 3)), fill, False, made)
     return made
 
 

@@ -1,0 +1,53 @@
+"""Kernel that puts several images into one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dalirefurb.kernels.instructions import copy
+from dalirefurb.kernels.kernel import kernel
+from dalirefurb.kernels.llvm import compiled, memory
+
+
+@compiled
+def _filled(out: Any, start: Any, stop: Any, numbers: Any) -> None:
+    """Write the fill into pixels start .. stop - 1."""
+    for pixel in range(start, stop):
+        for channel in range(3):
+            out[np.uint64(3 * pixel + channel)] = np.uint8(numbers[2 + channel])
+
+
+@compiled
+def _quarter(image: Any, size: Any, place: Any, rows: Any, span: Any, columns: Any, numbers: Any, out: Any) -> None:
+    """Write a quarter of the result: rows and columns, first and end, where an image of a size begins at a place."""
+    (height, width), (top, left), (first, end), (start, stop) = size, place, rows, span
+    shown, hidden = max(start, left), min(stop, left + width)
+    for y in range(first, end):
+        line = y * columns
+        if y < top or y >= top + height or shown >= hidden:
+            _filled(out, line + start, line + stop, numbers)
+        else:
+            _filled(out, line + start, line + shown, numbers)
+            source = (y - top) * width + shown - left
+            copy(image, 3 * source, 3 * (hidden - shown), out, 3 * (line + shown))
+            _filled(out, line + hidden, line + stop, numbers)
+
+
+@kernel()
+def four(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
+    """Put the image, and three more, around a point.
+
+    The numbers are the point's row and column, the fill's levels, and of each other image address, height and width.
+    """
+    row, column = int(numbers[0]), int(numbers[1])
+    for part in range(4):
+        source, its_height, its_width = image, height, width
+        if part > 0:
+            at = 2 + 3 * part
+            its_height, its_width = np.int64(numbers[at + 1]), np.int64(numbers[at + 2])
+            source = memory(np.int64(numbers[at]), (3 * its_height * its_width,), np.uint8)
+        rows, top = ((0, row), row - its_height) if part < 2 else ((row, lines), row)
+        span, left = ((0, column), column - its_width) if part % 2 == 0 else ((column, columns), column)
+        _quarter(source, (its_height, its_width), (top, left), rows, span, columns, numbers, out)

@@ -272,7 +272,9 @@ class FinalKernels:
             lengths = [len(plan.indices) for plan in cache_plan.group.plans]
             others = partial.places.of(partner_rows(np.asarray(final[self._partners]), lengths, self._slice_rows))
             # A double has room for any address that there is.
-            final[self._partners] = np.concatenate([others.addresses[..., None], others.sizes], axis=2, dtype=np.float64)
+            final[self._partners] = np.concatenate(
+                [others.addresses[..., None], others.sizes], axis=2, dtype=np.float64
+            )
         results = self._buffers.results(output, len(partial))
         work = self._program.work({}, pinned=partial, final=final, results=results, targets=row_addresses(results))
         self._begun.append((results, work))

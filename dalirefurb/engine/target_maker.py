@@ -273,7 +273,7 @@ def _together(value: Any, parts: int, count: int) -> Any:
     if isinstance(value, Ragged):
         return Ragged(value.values, value.offsets[::parts])
     if isinstance(value, list):
-        return [sum(value[row * parts : (row + 1) * parts], []) for row in range(count)]
+        return [[each for its in value[row * parts : (row + 1) * parts] for each in its] for row in range(count)]
     return value
 
 

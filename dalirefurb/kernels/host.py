@@ -86,24 +86,25 @@ def _at(address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype).reshape(shape)
 
 
-def made(stage: HostStage, image: Image, uniforms: NDArray[np.float64], size: tuple[int, int]) -> Image:
+def made(stage: HostStage, image: Image, uniforms: NDArray[np.float64], size: tuple[int, int] | None) -> Image:
     """Return what a stage's function makes of an image.
 
     Args:
         stage: The stage.
         image: Image, (h, w, 3) uint8, which the function may change.
         uniforms: The stage's random numbers, two or none.
-        size: Height and width of what it is to make, in pixels.
+        size: Height and width of what it is to make, in pixels; None: any.
 
     Raises:
-        ConfigurationError: If it makes something else than an image of this size.
+        ConfigurationError: If it makes something else.
     """
     function: Callable[..., Any] = stage.function
     given = (image, generator(uniforms)) if stage.num_uniforms else (image,)
     result = np.asarray(function(*given))
-    if result.dtype != np.uint8 or result.shape != (*size, 3):
+    wanted = (*(size or result.shape[:2]), 3)
+    if result.dtype != np.uint8 or result.ndim != 3 or result.shape != wanted:
         raise ConfigurationError(
-            f"it must return uint8 levels of shape {(*size, 3)}, got {result.dtype} of {result.shape}: "
+            f"it must return uint8 levels of shape {wanted}, got {result.dtype} of {result.shape}: "
             + ("declare HostStage(..., size=...)" if result.dtype == np.uint8 else "pass such as image.astype('uint8')")
         )
     return result
@@ -127,7 +128,8 @@ def host_function(stage: HostStage) -> HostFunction:
 def _try(stage: HostStage) -> None:
     """Run a stage's function twice on a small image."""
     image = np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)
-    size, uniforms = stage.fixed_size or image.shape[:2], np.full(stage.num_uniforms, 0.5)
+    # What makes one size may do so of images of another one alone.
+    size, uniforms = None if stage.size else image.shape[:2], np.full(stage.num_uniforms, 0.5)
     try:
         once, again = (made(stage, image.copy(), uniforms, size).copy() for _ in range(2))
     except ConfigurationError as error:

@@ -202,7 +202,7 @@ class Masks(Target, metaclass=Explained):
         *,
         over: bool = False,
     ) -> None:
-        """Show a sample's mask, which must have the height and width of its image, in a served image; see `warp_labels`.
+        """Show a sample's mask, which must have the height and width of its image, in a served one; see `warp_labels`.
 
         Raises:
             MaskError: If it cannot be used.

@@ -21,6 +21,9 @@ KINDS = ("uint8", "uint16", "int32")
 MADE = ("uint8", "int16", "int32", "int64")
 """Types that the labels of served images can have."""
 
+_TOGETHER = 64
+"""Pixels of a run that are written at a time."""
+
 Labels = NDArray[Any]
 """Labels of an image's pixels, (height, width), of one of `KINDS`."""
 
@@ -53,11 +56,11 @@ class _Scratch(threading.local):
 
     memory = np.empty(0, np.uint8)
 
-    def take(self, shape: tuple[int, int], dtype: Any) -> Labels:
-        nbytes = math.prod(shape) * dtype.itemsize
+    def take(self, count: int, dtype: Any) -> Labels:
+        nbytes = count * dtype.itemsize
         if nbytes > len(self.memory):
             self.memory = np.empty(nbytes, np.uint8)
-        return self.memory[:nbytes].view(dtype).reshape(shape)
+        return self.memory[:nbytes].view(dtype)
 
 
 _SCRATCH = _Scratch()
@@ -118,9 +121,11 @@ def warp_runs(
     if expand is None:
         warp_mask(runs.mask(), source_map, lines, fill, out, over=over)
         return
-    labels, width = _SCRATCH.take(runs.shape, runs.values.dtype), runs.shape[1]
-    first, stop = _rows_seen(source_map, out.shape, runs.shape[0])
-    expand(runs.values, runs.lengths, first * width, stop * width, labels.reshape(-1))
+    (height, width), dtype = runs.shape, runs.values.dtype
+    labels = _SCRATCH.take(height * width + _TOGETHER, dtype)
+    first, stop = _rows_seen(source_map, out.shape, height)
+    expand(runs.values, runs.lengths, first * width, stop * width, labels)
+    labels = labels[: height * width].reshape(height, width)
     warp_mask(labels, source_map, lines, fill, out, over=over)
 
 
@@ -150,15 +155,20 @@ def expand_of(kind: str) -> Callable[..., None] | None:
 
 
 def _expand(values: Any, lengths: Any, first: Any, stop: Any, out: Any) -> None:
-    """Write pixels first .. stop - 1 of the mask that has these runs, row after row; leave the others as they are."""
+    """Write pixels first .. stop - 1 of the mask that has these runs, row after row, and as many as are `_TOGETHER`."""
     end = np.int64(0)
     for place in range(len(values)):
-        start = end
+        start = max(end, first)
         end += np.int64(lengths[place])
         if start >= stop:
             break
-        for pixel in range(max(start, first), min(end, stop)):
-            out[pixel] = values[place]
+        while start < end:
+            # Always as many, which are few instructions: what is too much the next run covers.
+            for pixel in range(_TOGETHER):
+                out[np.uint64(start + pixel)] = values[place]
+            start += _TOGETHER
+            if start >= stop:
+                break
 
 
 @cache
@@ -184,16 +194,24 @@ def _warp(labels: Any, source_map: Any, lines: Any, fill: Any, over: Any, out: A
     if xy == 0 and yx == 0 and wx == 0 and wy == 0 and len(lines) == 0:
         # Rows are of rows, and columns of columns: what is added here is 0 below.
         picked = np.empty(columns, np.int64)
+        first, stop = columns, 0  # of those that show some
         for x in range(columns):
             column = (xx * (x + 0.5) + x0) / w0
-            picked[x] = np.int64(column) if 0 <= column < width else -1
+            picked[x] = np.int64(column) if 0 <= column < width else 0
+            if 0 <= column < width:
+                first, stop = min(first, x), x + 1
         for y in range(rows):
             row = (yy * (y + 0.5) + y0) / w0
-            for x in range(columns):
-                if 0 <= row < height and picked[x] >= 0:
-                    out[y, x] = labels[np.int64(row), picked[x]]
-                elif not over:
+            start, end = (first, stop) if 0 <= row < height else (columns, columns)
+            if not over:
+                for x in range(min(start, columns)):
                     out[y, x] = fill
+                for x in range(end, columns):
+                    out[y, x] = fill
+            if start < end:
+                shown, made = labels[np.int64(row)], out[y]
+                for x in range(start, end):
+                    made[np.uint64(x)] = shown[np.uint64(picked[x])]
         return
     for y in range(rows):
         v = y + 0.5

@@ -17,7 +17,7 @@ from PIL import Image as Pillow
 pytest.importorskip("numba")
 
 from dalirefurb import Arrays, FileList, Loader, MemoryStore, Prefetch, Recipe, Refurbish
-from dalirefurb.augment import HorizontalFlip, HostStage, RandomApply, RandomCrop
+from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, HostStage, RandomApply, RandomCrop
 from dalirefurb.augment.stage import draw
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.targets import Annotated, Masks
@@ -120,7 +120,8 @@ def test_what_it_raises_is_raised_in_the_loop_with_stage_and_sample(split: int, 
         return image
 
     source = FileList(paths, [*range(COUNT)]) if files else Arrays(IMAGES, np.arange(COUNT))
-    recipe = Recipe([HostStage(picky, "picky"), HorizontalFlip()], levels((HEIGHT, WIDTH)), split)
+    stages = [*([Decode()] if files else []), HostStage(picky, "picky"), HorizontalFlip()]
+    recipe = Recipe([*stages, CenterCrop((HEIGHT, WIDTH))], levels((HEIGHT, WIDTH)), split)
     with Loader(source, recipe, planner, MemoryStore()) as loader:
         stream = iter(loader)
         next(stream)
@@ -151,9 +152,15 @@ def of_numpys_own_numbers(image: NDArray[np.uint8], rng: np.random.Generator) ->
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (of_floats, "must return uint8 levels of shape (16, 16, 3), got float64 of (16, 16, 3): pass such as image.ast"),
+        (
+            of_floats,
+            "must return uint8 levels of shape (16, 16, 3), got float64 of (16, 16, 3): pass such as image.ast",
+        ),
         (of_grey, "must return uint8 levels of shape (16, 16, 3), got uint8 of (16, 16)"),
-        (larger, "must return uint8 levels of shape (16, 16, 3), got uint8 of (17, 16, 3): declare HostStage(..., size"),
+        (
+            larger,
+            "must return uint8 levels of shape (16, 16, 3), got uint8 of (17, 16, 3): declare HostStage(..., size",
+        ),
         (of_numpys_own_numbers, "two runs on one image differ: take all random numbers from rng"),
     ],
 )
@@ -187,7 +194,7 @@ def test_wrong_uses_are_refused_in_one_line(make: Any, said: str) -> None:
 
 def test_masks_stay_where_it_says_so_and_are_refused_elsewhere() -> None:
     labels = np.arange(HEIGHT * WIDTH, dtype=np.int32).reshape(HEIGHT, WIDTH)
-    source = Annotated(Arrays(IMAGES, np.arange(COUNT)), Masks([labels] * COUNT))
+    source = Annotated(Arrays(IMAGES, np.arange(COUNT)), {"mask": Masks([labels] * COUNT)})
     for keeps_place in (True, False):
         stages = [HorizontalFlip(1.0), HostStage(noisy, "mine", keeps_place=keeps_place)]
         recipe = Recipe(stages, levels((HEIGHT, WIDTH)), 1)
@@ -220,7 +227,8 @@ def slow(image, rng):
 
 images = np.zeros((64, 32, 32, 3), np.uint8)
 recipe = Recipe([HostStage(slow, "slow")], Output(32), 1)
-loader = Loader(Arrays(images, np.arange(64)), recipe, Refurbish(64, batch_size=8), MemoryStore(), prefetch=Prefetch(num_threads=3))
+planner, prefetch = Refurbish(64, batch_size=8, reuse_factor=2), Prefetch(num_threads=3)
+loader = Loader(Arrays(images, np.arange(64)), recipe, planner, MemoryStore(), prefetch=prefetch)
 for images, labels in loader:
     break
 print("left", flush=True)

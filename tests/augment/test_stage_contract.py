@@ -25,10 +25,12 @@ from dalirefurb.augment import (
     Equalize,
     GaussianBlur,
     HorizontalFlip,
+    HostStage,
     Invert,
     KernelStage,
     Letterbox,
     MagnitudeNoise,
+    Mosaic,
     Posterize,
     RandAugmentLayer,
     RandomAffine,
@@ -73,6 +75,10 @@ def darkened(image: Any, uniforms: Any, out: Any) -> None:
     factor = uniforms[0]
     for i in range(image.size):
         out.flat[i] = int(image.flat[i] * factor)
+
+
+def noisy(image: Any, rng: Any) -> Any:
+    return image | rng.integers(0, 8, dtype="uint8")
 
 
 TIMM = {"name": "layer", "interpolation": "nearest", "fill": 0, "noise": MagnitudeNoise(0.5, 10, False)}
@@ -206,6 +212,7 @@ APART: list[list[Stage]] = [
     ),
     varied(Custom(inverted, "invert"), name="negative", revision=2, size=(32, 32)),
     varied(KernelStage(darkened, "dark", uniforms=1), name="darker", uniforms=2, size=8, revision=2),
+    varied(HostStage(noisy, "noise"), name="more", size=(33, 57), keeps_place=True, revision=2),
 ]
 """Stages of which `kernels.lower` says how far kernels are from DALI's operators, or which have one of both."""
 
@@ -253,6 +260,14 @@ class TestDecode(StageContract):
         """It takes encoded images, and `tests/reading` looks at what it makes of them."""
 
 
+class TestMosaic(StageContract):
+    def stages(self) -> Sequence[Stage]:
+        return varied(Mosaic(32), size=33, fill=(1, 2, 3), name="four")
+
+    def test_what_is_made_of_an_image_depends_on_it_alone_and_is_as_large_as_is_said(self) -> None:
+        """It takes several images, and `tests/targets/test_mosaic.py` looks at what it makes of them."""
+
+
 def test_every_stage_is_held_to_the_contract() -> None:
     public = {each for each in vars(augment).values() if inspect.isclass(each) and issubclass(each, Stage)} - {Stage}
-    assert public == {type(stages[0]) for stages in ALL} | {Decode}
+    assert public == {type(stages[0]) for stages in ALL} | {Decode, Mosaic}

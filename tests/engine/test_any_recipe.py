@@ -24,6 +24,7 @@ from dalirefurb.augment import (
     Equalize,
     GaussianBlur,
     HorizontalFlip,
+    HostStage,
     Invert,
     KernelStage,
     Letterbox,
@@ -100,7 +101,10 @@ KEEP_SIZE: dict[str, Make] = {
     "perspective": lambda name: RandomPerspective(0.6, 0.7, name=name),
     "perspective, nearest": lambda name: RandomPerspective(0.6, 0.7, "nearest", name=name),
 }
-COMPILED: dict[str, Make] = {"own": lambda name: KernelStage(shifted, name, uniforms=1)}
+COMPILED: dict[str, Make] = {
+    "own": lambda name: KernelStage(shifted, name, uniforms=1),
+    "host": lambda name: HostStage(noisy, name, keeps_place=True),
+}
 """Of stages that DALI cannot run."""
 
 TO_SIZE: dict[str, Make] = {
@@ -132,6 +136,12 @@ def shifted(image: Any, uniforms: Any, out: Any) -> None:
     less = int(100 * uniforms[0])
     for i in range(image.size):
         out.flat[i] = max(image.flat[i] - less, 0)
+
+
+def noisy(image: Any, rng: np.random.Generator) -> Any:
+    """Write noise to the image itself."""
+    image |= rng.integers(0, 16, image.shape, np.uint8)
+    return image
 
 
 def _listed(made: Stage | list[Stage]) -> list[Stage]:

@@ -1,4 +1,4 @@
-"""A mosaic shows four partial images of its batch, with what belongs to each, whatever the store, the ranks, the place."""
+"""A mosaic shows four partial images of its batch, with what belongs to each, whatever the store and the ranks."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ def test_neither_store_nor_groups_nor_threads_change_it(tmp_path: Path) -> None:
         alone = served(source, recipe, planner)
         for options in ({}, {"num_threads": 1}, {"num_threads": 3, "look_ahead": 6}):
             assert_same(alone, served(source, recipe, planner, MemoryStore(), prefetch=Prefetch(**options)))
-        assert_same(alone, served(source, recipe, planner, MemoryStore(max_bytes=2**17)))
+        with pytest.warns(UserWarning, match="the store is smaller than the plan needs"):
+            assert_same(alone, served(source, recipe, planner, MemoryStore(max_bytes=2**17)))
 
 
 def test_a_training_goes_on_at_any_batch_with_the_same_mosaics(tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_a_partial_image_is_computed_once_for_all_that_show_it(tmp_path: Path) -
         ((RandomAffine(15, (0.1, 0.1), (0.6, 1.2), 10), RandomCrop(80)), 2.5),
     ],
 )
-@pytest.mark.parametrize("before", [(), (HorizontalFlip(),), (RandomCrop(80), HorizontalFlip())])
+@pytest.mark.parametrize("before", [(), (HorizontalFlip(name="turn"),), (RandomCrop(80, name="window"),)])
 def test_a_mask_is_where_its_image_is(
     stages: tuple[Stage, ...], most: float, before: tuple[Stage, ...], tmp_path: Path
 ) -> None:
@@ -185,14 +186,14 @@ def test_boxes_outlines_keypoints_and_masks_of_all_four_are_around_what_they_wer
         [[[left, top], [right, top], [right, bottom], [left, bottom]] for left, top, right, bottom in boxes_of(number)]
         for number in range(COUNT)
     ]
-    outlines = [[[sum(each, [])] for each in its] for its in corners]
-    source = boxed(tmp_path)
+    outlines = [[[[side for corner in each for side in corner]] for each in its] for its in corners]
     more = {
         "outline": Polygons(outlines),
         "mask": InstanceMasks(outlines),
         "points": Keypoints([np.array(its, float).reshape(-1, 4, 2) for its in corners]),
     }
-    source = Annotated(source.source, {**source.annotations, **more})  # type: ignore[dict-item]
+    files = FileList([tmp_path / f"{number}.png" for number in range(COUNT)], [0] * COUNT)
+    source = Annotated(files, {**boxed(tmp_path).annotations, **more})  # type: ignore[dict-item]
     recipe, told, together = recipe_of(*stages, size=80 if stages else (SIZE, SIZE + 20)), 0, 0
     for images, targets in served(source, recipe, refurbish(), MemoryStore()):
         for image, target in zip(levels(images), targets, strict=True):
@@ -216,7 +217,7 @@ def test_boxes_outlines_keypoints_and_masks_of_all_four_are_around_what_they_wer
                 told += 1
             # Nothing of a colour is left without a box, but what is too small for one.
             assert ((image.max(axis=-1) == 255) & ~covered).sum() <= 4 * SIZE
-    assert told > 100
+    assert told > 40
     assert together > 0
 
 

@@ -113,9 +113,9 @@ class OnCPU(_OfFunction):
             ConfigurationError: Always.
         """
         raise ConfigurationError(
-            f"stage {self.name!r} is run by kernels on the CPU, but this recipe is run by DALI's operators: leave kernels "
-            f"and devices out, install numba, and use no stage without a kernel, such as Custom; or make it of DALI's "
-            f"operators by Custom"
+            f"stage {self.name!r} is run by kernels on the CPU, but this recipe is run by DALI's operators: leave "
+            f"kernels and devices out, install numba, and use no stage without a kernel, such as Custom; or make it of "
+            f"DALI's operators by Custom"
         )
 
 

@@ -74,8 +74,8 @@ class Mosaic(SizedStage):
             ConfigurationError: Always.
         """
         raise ConfigurationError(
-            f"stage {self.name!r} takes several images of a batch, which kernels on the CPU alone do: leave kernels and "
-            f"devices out, install numba, and use no stage without a kernel, such as Custom"
+            f"stage {self.name!r} takes several images of a batch, which kernels on the CPU alone do: leave kernels "
+            f"and devices out, install numba, and use no stage without a kernel, such as Custom"
         )
 
     def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:

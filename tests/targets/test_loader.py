@@ -513,12 +513,12 @@ def test_a_loader_ends_while_masks_are_waited_for(tmp_path: Path, monkeypatch: p
     usual = Masks.warp
     reads = 0
 
-    def slow(masks: Masks, *given: Any) -> None:
+    def slow(masks: Masks, *given: Any, **options: Any) -> None:
         nonlocal reads
         reads += 1
         if reads > 2 * COUNT:
             hangs.wait(60)
-        usual(masks, *given)
+        usual(masks, *given, **options)
 
     monkeypatch.setattr(Masks, "warp", slow)
     loader = Loader(source, recipe_of([CROP]), Refurbish(COUNT, batch_size=4, reuse_factor=3), MemoryStore())

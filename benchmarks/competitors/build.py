@@ -30,6 +30,7 @@ _WANTED = {
     "torchvision": ["--no-deps", "torchvision==0.28.*"],
     "TurboJPEG, for the DataLoader of tensors and Slipstream": ["PyTurboJPEG==1.*"],
     "pycocotools, for the DataLoader of objects": ["--no-deps", "pycocotools==2.*"],
+    "OpenCV, for the DataLoader of mosaics": ["opencv-python-headless"],
     "SPDL": ["spdl==0.8.*"],
     "FFmpeg's libraries, for SPDL's decoder": ["--no-deps", "av"],
     "MONAI": ["--no-deps", "monai==1.6.*"],

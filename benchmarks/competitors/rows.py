@@ -37,6 +37,9 @@ WITH_MASKS = "with masks"
 WITH_OBJECTS, ANNOTATIONS = "with objects", "instances.json"
 """Ends the name of a row that serves objects, too, see `objects`; and the name of the file that has these."""
 
+MOSAIC = "mosaic of four"
+"""Ends the name of a row that puts four photographs into one, with their boxes; see `mosaics`."""
+
 SHORTER = (260, 1040)
 """Pixels that torchvision's reference for segmentation resizes the shorter side to, least and most."""
 

@@ -16,11 +16,12 @@ import warnings
 from importlib import metadata
 
 from masks import ROWS as MASKED_ROWS
+from mosaics import ROWS as MOSAIC_ROWS
 from objects import ROWS as OBJECT_ROWS
 from rows import ROWS as IMAGE_ROWS
 from rows import Job, Row
 
-ROWS: dict[str, Row] = IMAGE_ROWS | MASKED_ROWS | OBJECT_ROWS
+ROWS: dict[str, Row] = IMAGE_ROWS | MASKED_ROWS | MOSAIC_ROWS | OBJECT_ROWS
 
 _NAMED = (
     "torch",

@@ -45,6 +45,8 @@ class Code(IntEnum):
     """Row and column of a window."""
     FLIP = 3
     """Nothing: it is chosen or not."""
+    WARP = 4
+    """A map of coordinates, 3 x 3; levels where there is no source; row and column where what it becomes is cropped."""
 
 
 def no_numbers(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:

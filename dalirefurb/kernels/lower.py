@@ -44,7 +44,7 @@ from dalirefurb.augment.kernel_call import UNTOUCHED, Code, KernelCall, Numbers,
 from dalirefurb.augment.stage import Sizes, Stage
 from dalirefurb.augment.stages.choice import RandomApply, RandomChoice
 from dalirefurb.augment.stages.crop import HorizontalFlip, RandomCrop
-from dalirefurb.kernels.record import FULL, MIRROR, START, WIDTH
+from dalirefurb.kernels.record import FULL, MIRROR, START, WARP_START, WIDTH
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +87,12 @@ class KernelOp(KernelCall):
             chosen[np.asarray(drawn[name]) != value] = UNTOUCHED
         if self.mirror is not None:
             numbers[:, MIRROR] = drawn[f"{self.mirror.name}/mirror"]
+        full = self.stage.output_sizes(*sizes)
+        if self.crop is not None:
+            start = START if self.code == Code.RESIZE else WARP_START
+            self.crop.write(self.crop._parameters(drawn), full, numbers[:, start : start + 2])
         if self.code == Code.RESIZE:
-            full = self.stage.output_sizes(*sizes)
             numbers[:, FULL], numbers[:, FULL + 1] = full
-            if self.crop is not None:
-                self.crop.write(self.crop._parameters(drawn), full, numbers[:, START:FULL])
 
     def largest(self, sizes: Sizes) -> Numbers:
         """Return numbers with which kernels need the most memory, for images of these heights and widths, (n,)."""
@@ -121,11 +122,18 @@ def steps_of(stages: tuple[Stage, ...]) -> tuple[KernelOp, ...] | None:
         if own is None:
             return None
         before = steps[-1] if steps else None
-        if before is None or before.code != Code.RESIZE or before.crop is not None or before.inside:
-            steps.extend(own)
-        elif len(own) == 1 and own[0].code == Code.CROP and not (isinstance(stage, RandomCrop) and stage.padding):
+        code = before.code if before is not None and before.crop is None and not before.inside else Code.OTHER
+        alone = own[0].code if len(own) == 1 else Code.OTHER
+        padded = isinstance(stage, RandomCrop) and stage.padding
+        if before is not None and code in (Code.RESIZE, Code.WARP) and alone == Code.CROP and not padded:
             steps[-1] = replace(before, crop=own[0])
-        elif len(own) == 1 and own[0].code == Code.FLIP and isinstance(stage, HorizontalFlip) and before.mirror is None:
+        elif (
+            before is not None
+            and code == Code.RESIZE
+            and alone == Code.FLIP
+            and isinstance(stage, HorizontalFlip)
+            and before.mirror is None
+        ):
             steps[-1] = replace(before, mirror=stage)
         else:
             steps.extend(own)

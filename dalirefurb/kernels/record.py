@@ -56,6 +56,9 @@ WIDTH = 16
 MIRROR, START, FULL = 4, 5, 7
 """Which numbers of a RESIZE say whether to mirror; where a crop begins; and what the size would be without it."""
 
+WARP_START = 12
+"""Which numbers of a WARP say where a crop begins, row and column."""
+
 NOT_SPLIT = -1
 """Where no image on the way is kept."""
 

@@ -19,6 +19,7 @@ from dalirefurb.augment.stage import Stage, draw
 from dalirefurb.image_batch import Images, row_addresses
 from dalirefurb.kernels.buffers import Levels, aligned
 from dalirefurb.kernels.cuda.program import CudaProgram, Launch
+from dalirefurb.kernels.cuda.source import translated
 from dalirefurb.kernels.kernel import kernel_names
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.program import KernelProgram, Work
@@ -90,7 +91,7 @@ class Beside:
         assert then is not None
         split = None if final is None else len(first)
         self.program = KernelProgram((*first, *then), output, split=split)
-        kernels = kernel_names() if of_all_kernels else None
+        kernels = list(filter(translated, kernel_names())) if of_all_kernels else None
         self.cuda = CudaProgram((*first, *then), output, kernels=kernels, split=split)
         self._flags, self._output, self._pool = flags, output, KernelThreadPool(0)
 

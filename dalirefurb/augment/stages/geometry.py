@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.kernel_call import KernelCall, matrix_and_fill, where_drawn
+from dalirefurb.augment.kernel_call import Code, KernelCall, matrix_and_fill, where_drawn
 from dalirefurb.augment.maps import Maps, inverted, unmoved
 from dalirefurb.augment.stage import Arrays, Fill, Interpolation, Node, Parameter, WarpingStage
 from dalirefurb.checks import Interval, interval, number, require
@@ -28,7 +28,7 @@ class Warp(WarpingStage):
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
         """The map of coordinates."""
-        return [KernelCall([f"warp.{self.interpolation}"], matrix_and_fill(self.fill_levels))]
+        return [KernelCall([f"warp.{self.interpolation}"], matrix_and_fill(self.fill_levels), code=Code.WARP)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Warp all of them."""

@@ -16,7 +16,7 @@ from dalirefurb.augment.stages.frame import FRAME_FILL, FRAME_START
 from dalirefurb.augment.stages.noise import FIRST, ROW, SECOND, THIRD
 from dalirefurb.augment.stages.resize import WHOLE_PIXELS
 from dalirefurb.kernels.pixels import blur, mixing, resample, resize, warp
-from dalirefurb.kernels.record import FULL, MIRROR, START, WIDTH
+from dalirefurb.kernels.record import FULL, MIRROR, START, WARP_START, WIDTH
 
 THREADS = 256
 """Those of a block."""
@@ -32,6 +32,7 @@ _CONSTANTS = {
     "MIRROR": MIRROR,
     "START": START,
     "FULL": FULL,
+    "WARP_START": WARP_START,
     "FRAME_FILL": FRAME_FILL,
     "FRAME_START": FRAME_START,
     "TRUNCATE": TRUNCATE,
@@ -72,6 +73,11 @@ class Needs:
     prepares: bool = False
     passed: OfImages | None = None
     moves: bool = False
+
+
+def translated(kernel: str) -> bool:
+    """Tell whether a kernel is here, given its name."""
+    return kernel.partition(".")[0] in _FAMILIES
 
 
 def needs(kernel: str) -> Needs:

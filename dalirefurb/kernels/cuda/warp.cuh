@@ -14,6 +14,11 @@ DEVICE Place affine(const Step& step, int y, int x) {
   return {fused((float)x, xx, xy * (float)y + x0), fused((float)x, yx, yy * (float)y + y0)};
 }
 
+// The same in a window of the result.
+DEVICE Place cropped(const Step& step, int y, int x) {
+  return affine(step, y + step.whole(WARP_START), x + step.whole(WARP_START + 1));
+}
+
 // The same of a map that divides, as OpenCV does, by a number that depends on the pixel.
 DEVICE Place divided(const Step& step, int y, int x) {
   float half = 0.5f;
@@ -63,11 +68,11 @@ DEVICE Pixel blended(const Step& step, Place place) {
 }
 
 struct nearest : Kernel {
-  DEVICE Pixel pixel(const Step& step, int y, int x) { return nearest_to(step, affine(step, y, x)); }
+  DEVICE Pixel pixel(const Step& step, int y, int x) { return nearest_to(step, cropped(step, y, x)); }
 };
 
 struct bilinear : Kernel {
-  DEVICE Pixel pixel(const Step& step, int y, int x) { return blended(step, affine(step, y, x)); }
+  DEVICE Pixel pixel(const Step& step, int y, int x) { return blended(step, cropped(step, y, x)); }
 };
 
 struct perspective_nearest : Kernel {

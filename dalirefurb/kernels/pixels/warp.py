@@ -14,6 +14,7 @@ from dalirefurb.augment.stage import MOST_PIXELS
 from dalirefurb.kernels.instructions import load_pair, load_pixel, store_four, store_pixel, touch
 from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, fused, memory
+from dalirefurb.kernels.record import WARP_START
 
 _SOME, _NONE = -1, -2
 """In place of a source's offset: some of its neighbours are inside, or none."""
@@ -93,38 +94,39 @@ def nearest(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbe
     filled = filled_pixel(numbers)
     fetch(image)
     last, stride = np.int32(3 * (height * width - 1)), np.int32(3 * width)
-    columns, rows = np.float32(width - 1), np.float32(height - 1)
+    most_column, most_row = np.float32(width - 1), np.float32(height - 1)
+    top, left = int(numbers[WARP_START]), int(numbers[WARP_START + 1])
     shifted = xx == 1 and yx == 0
     offsets = memory(room, (width,), np.int32)
-    for y in range(height):
-        start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
+    for y in range(lines):
+        start_x, start_y = xy * np.float32(top + y) + x0, yy * np.float32(top + y) + y0
         inside, furthest = np.int32(0), np.int32(0)
-        for x in range(width):
-            step = np.float32(np.int32(x))
+        for x in range(columns):
+            step = np.float32(np.int32(left + x))
             column, row = np.rint(fused(step, xx, start_x)), np.rint(fused(step, yx, start_y))
-            hit = (column >= 0) & (column <= columns) & (row >= 0) & (row <= rows)
+            hit = (column >= 0) & (column <= most_column) & (row >= 0) & (row <= most_row)
             offset = offset_of(row, column, stride) if hit else np.int32(-1)
             offsets[x] = offset
             inside = np.int32(inside + np.int32(hit))
             furthest = max(furthest, offset)
         # A straight line enters the source once and leaves it once.
         first = 0
-        while first < width and inside > 0 and offsets[first] < 0:
+        while first < columns and inside > 0 and offsets[first] < 0:
             first += 1
         end = first + inside
-        line = 3 * y * width
+        line = 3 * y * columns
         for x in range(first):
             store_pixel(out, line + 3 * x, filled)
         if shifted and _consecutive(offsets, first, end):
             _copy_run(image, np.int64(offsets[np.uint64(first)]), out, line + 3 * first, 3 * (end - first))
         elif furthest == last:
-            show_carefully(image, offsets, first, min(end, width - 1), filled, out, line)
+            show_carefully(image, offsets, first, min(end, columns - 1), filled, out, line)
         else:
-            for x in range(first, min(end, width - 1)):
+            for x in range(first, min(end, columns - 1)):
                 store_pixel(out, line + 3 * x, load_pixel(image, np.int64(offsets[np.uint64(x)])))
-        for x in range(end, width - 1):
+        for x in range(end, columns - 1):
             store_pixel(out, line + 3 * x, filled)
-        show_last(image, offsets, width, filled, out, line)
+        show_last(image, offsets, columns, filled, out, line)
 
 
 @compiled
@@ -171,12 +173,13 @@ def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numb
     filled = filled_pixel(numbers)
     fetch(image)
     pairs, halves, offsets, across, down = rows_of(room, width)
-    for y in range(height):
-        start_x, start_y = xy * np.float32(y) + x0, yy * np.float32(y) + y0
-        for x in range(width):
-            step = np.float32(np.int32(x))
+    top, left = int(numbers[WARP_START]), int(numbers[WARP_START + 1])
+    for y in range(lines):
+        start_x, start_y = xy * np.float32(top + y) + x0, yy * np.float32(top + y) + y0
+        for x in range(columns):
+            step = np.float32(np.int32(left + x))
             across[x], down[x] = fused(step, xx, start_x), fused(step, yx, start_y)
-        blend_row(image, height, width, filled, pairs, halves, offsets, across, down, out, 3 * y * width)
+        blend_row(image, height, width, columns, filled, pairs, halves, offsets, across, down, out, 3 * y * columns)
 
 
 @compiled
@@ -193,6 +196,7 @@ def blend_row(
     image: Any,
     height: Any,
     width: Any,
+    count: Any,
     filled: Any,
     pairs: Any,
     halves: Any,
@@ -207,7 +211,8 @@ def blend_row(
     Args:
         image: See `Kernel`.
         height: Height of the image in pixels.
-        width: Width of the image and of the row in pixels.
+        width: Width of the image in pixels.
+        count: Number of pixels of the row, at most as many.
         filled: Pixel that lies around the image.
         pairs: Room for two pairs of pixels a column, see `load_pair`.
         halves: The same memory, as two numbers of 32 bits a pair.
@@ -221,14 +226,14 @@ def blend_row(
     zero, one = np.float32(0), np.float32(1)
     columns, rows = np.float32(width - 2), np.float32(height - 2)
     corner, stride = np.int32(3 * ((height - 2) * width + width - 2)), np.int32(3 * width)
-    for x in range(width):
+    for x in range(count):
         column, row = np.floor(across[x]), np.floor(down[x])
         hit = (column >= zero) & (column <= columns) & (row >= zero) & (row <= rows)
         near = (column >= -one) & (column <= columns + one) & (row >= -one) & (row <= rows + one)
         offset = offset_of(row, column, stride)
         offset = offset if hit and offset != corner else np.int32(_SOME)
         offsets[x] = offset if near else np.int32(_NONE)
-    for x in range(width):
+    for x in range(count):
         above = np.int64(offsets[x])
         if above >= 0:
             pairs[0, x], pairs[1, x] = load_pair(image, above), load_pair(image, above + 3 * width)
@@ -240,7 +245,7 @@ def blend_row(
                 left = _pixel_at(image, height, width, row + below, column, filled)
                 right = _pixel_at(image, height, width, row + below, column + 1, filled)
                 pairs[below, x] = _pair(left, right)
-    for x in range(width):
+    for x in range(count):
         upper, lower = (halves[0, 2 * x], halves[0, 2 * x + 1]), (halves[1, 2 * x], halves[1, 2 * x + 1])
         shares = across[x] - np.floor(across[x]), down[x] - np.floor(down[x])
         offsets[x] = _pixel(
@@ -248,7 +253,7 @@ def blend_row(
             _blend(upper, lower, 1, *shares),
             _blend(upper, lower, 2, *shares),
         )
-    store_row(offsets, width, out, line)
+    store_row(offsets, count, out, line)
 
 
 @compiled
@@ -349,4 +354,4 @@ def perspective_bilinear(
             step = np.float32(np.int32(x))
             divisor = fused(step, wx, start_w)
             across[x], down[x] = fused(step, xx, start_x) / divisor, fused(step, yx, start_y) / divisor
-        blend_row(image, height, width, filled, pairs, halves, offsets, across, down, out, 3 * y * width)
+        blend_row(image, height, width, width, filled, pairs, halves, offsets, across, down, out, 3 * y * width)

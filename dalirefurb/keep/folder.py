@@ -37,6 +37,7 @@ from xxhash import xxh3_64_intdigest
 from dalirefurb.errors import StoreError
 from dalirefurb.image_batch import Images
 from dalirefurb.keep.record import RECORD, Records, believable, samples_of, written
+from dalirefurb.store.disk.page_cache import is_cached
 from dalirefurb.store.memory_budget import amount
 from dalirefurb.store.spec import differences
 
@@ -368,16 +369,8 @@ class KeepFolder:
 
     def _in_memory(self, starts: NDArray[np.uint64]) -> bool:
         """Tell whether samples that begin here are in memory, by a few of them; where it is not told, they are."""
-        return all(map(self._is_at_hand, starts[:: max(1, len(starts) // _PROBES)].tolist()))
-
-    def _is_at_hand(self, place: int) -> bool:
-        try:
-            return os.preadv(self._data_file, (bytearray(1),), place, os.RWF_NOWAIT) == 1
-        except BlockingIOError:
-            return False
-        except (OSError, AttributeError, NotImplementedError):
-            return True
-
+        probed = starts[:: max(1, len(starts) // _PROBES)].tolist()
+        return all(is_cached(self._data_file, place) is not False for place in probed)
 
 @cache
 def _advise() -> Any:
@@ -386,14 +379,12 @@ def _advise() -> Any:
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return advise
 
-
 def _is_at(descriptor: int, path: Path) -> bool:
     """Tell whether an open file is the one at a path."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
 
 @cache
 def _boot() -> str:
@@ -402,17 +393,14 @@ def _boot() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text()
     return ""
 
-
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         with suppress(OSError):
             os.close(descriptor)
 
-
 def _lengthen(descriptor: int, nbytes: int) -> None:
     if os.fstat(descriptor).st_size < nbytes:
         os.ftruncate(descriptor, nbytes)
-
 
 def _write(descriptor: int, content: memoryview, start: int) -> None:
     """Write all of it.
@@ -424,7 +412,6 @@ def _write(descriptor: int, content: memoryview, start: int) -> None:
         written = os.pwrite(descriptor, content, start)
         content, start = content[written:], start + written
 
-
 def _locked(descriptor: int, byte: int) -> bool:
     """Lock a byte of a file for whoever opened it; return whether it is: nobody is waited for."""
     try:
@@ -434,7 +421,6 @@ def _locked(descriptor: int, byte: int) -> bool:
             return False
         raise
     return True
-
 
 def _unlock(descriptor: int, byte: int) -> None:
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))

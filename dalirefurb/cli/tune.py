@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dalirefurb
 from dalirefurb.augment.presets import auto_augment, rand_augment, trivial_augment
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.checks import integer, number
@@ -35,19 +36,6 @@ PRESETS: Mapping[str, Callable[..., Recipe]] = {
     preset.__name__: preset for preset in (rand_augment, auto_augment, trivial_augment)
 }
 ORDERS = ("paper", "crop_last")
-
-_IN_CODE = (
-    "DiskStore",
-    "ImageFolder",
-    "Kept",
-    "Loader",
-    "MemoryStore",
-    "Refurbish",
-    "Standard",
-    "TieredStore",
-    *PRESETS,
-)
-"""Names that code to paste may need of `dalirefurb`."""
 
 _MEASURED_WITH = ("preset", "size")
 """Options of a measurement that are written down with its costs."""
@@ -190,7 +178,7 @@ def _code(advice: Advice, options: argparse.Namespace) -> str:
     path = "/local/cache" if options.disk is None else str(options.disk / "cache")
     folder = "photos" if options.folder is None else str(options.folder)
     code = advice.code(source=f"ImageFolder({folder!r})", recipes=recipes, path=path)
-    names = [name for name in _IN_CODE if f" {name}(" in code]
+    names = [name for name in dalirefurb.__all__ if f" {name}(" in code]
     imports = [f"from dalirefurb import {', '.join(names)}"]
     imports += ["from dalirefurb.store import DeviceStore"] * (" DeviceStore(" in code)
     return "\n".join(map(escaped, [*imports, "", *code.split("\n")]))

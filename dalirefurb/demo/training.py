@@ -44,8 +44,7 @@ class SmallResNet(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(
             nn.AvgPool2d(max(1, size // _SEEN_SIZE)),
-            nn.Conv2d(3, 16, _PATCH, stride=_PATCH, bias=False),
-            nn.BatchNorm2d(16),
+            *_convolved(3, 16, _PATCH, stride=_PATCH),
             nn.ReLU(inplace=True),
             _ResidualBlock(16, 16, stride=1),
             _ResidualBlock(16, 32, stride=2),
@@ -67,25 +66,23 @@ class _ResidualBlock(nn.Module):
     def __init__(self, channels_in: int, channels_out: int, *, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(channels_in, channels_out, 3, stride=stride, padding=1, bias=False),
-            nn.BatchNorm2d(channels_out),
+            *_convolved(channels_in, channels_out, 3, stride=stride, padding=1),
             nn.ReLU(inplace=True),
-            nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels_out),
+            *_convolved(channels_out, channels_out, 3, padding=1),
         )
-        self.shortcut = (
-            nn.Identity()
-            if stride == 1 and channels_in == channels_out
-            else nn.Sequential(
-                nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=False),
-                nn.BatchNorm2d(channels_out),
-            )
-        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride > 1 or channels_in != channels_out:
+            self.shortcut = nn.Sequential(*_convolved(channels_in, channels_out, 1, stride=stride))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Turn features, shape (B, C, H, W), into others, at half the resolution where the stride is 2."""
         activated: torch.Tensor = nn.functional.relu(self.body(features) + self.shortcut(features))
         return activated
+
+
+def _convolved(channels_in: int, channels_out: int, side: int, *, stride: int = 1, padding: int = 0) -> list[nn.Module]:
+    """Return a convolution whose results are normalised."""
+    return [nn.Conv2d(channels_in, channels_out, side, stride, padding, bias=False), nn.BatchNorm2d(channels_out)]
 
 
 _WARM_UP = 0.15
@@ -185,8 +182,8 @@ class Trainer:
         )
         self._resources = ExitStack()
         self._validation: Loader | None = None
-        self.store = MemoryStore()
-        self.loader = Loader(source, recipe, planner, self.store, **loading)
+        self.store = self._resources.enter_context(MemoryStore())
+        self.loader = self._resources.enter_context(Loader(source, recipe, planner, self.store, **loading))
 
     def epoch(self, what: str = "") -> EpochReport:
         """Train on the next epoch; tell of progress, of what is being done: by default its number."""
@@ -266,8 +263,6 @@ class Trainer:
 
     def __exit__(self, *_: object) -> None:
         self._resources.close()
-        self.loader.close()
-        self.store.close()
 
     def _gradients(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute them; return each sample's loss and whether it was classified correctly, shape (B,)."""

@@ -233,10 +233,7 @@ def turns_of(
     if configuration.reuse_factor == 1:
         return Turns(rows, recipes[split.recipe], Standard(len(rows), batch_size=batch_size), devices=split.devices)
     planner = Refurbish(
-        len(rows),
-        batch_size=batch_size,
-        reuse_factor=configuration.reuse_factor,
-        coverage=configuration.coverage,
+        len(rows), batch_size=batch_size, reuse_factor=configuration.reuse_factor, coverage=configuration.coverage
     )
     store: Store = DeviceStore() if configuration.tier == "device" else MemoryStore()
     if configuration.tier in ("disk", "tiered") and disk is not None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dalirefurb
-from dalirefurb.augment.presets import auto_augment, rand_augment, trivial_augment
-from dalirefurb.augment.recipe import Recipe
 from dalirefurb.checks import integer, number
 from dalirefurb.checks import require as must
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.limits import check_alone, require
+from dalirefurb.cli.show import PRESETS
 from dalirefurb.cli.terminal import escaped, importing, say, waiting
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.files import check_file, check_writable, write, writing
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
     from dalirefurb.tuning.model import Machine, Workload
     from dalirefurb.tuning.report import Advice
 
-PRESETS: Mapping[str, Callable[..., Recipe]] = {
-    preset.__name__: preset for preset in (rand_augment, auto_augment, trivial_augment)
-}
+TUNED = ("rand_augment", "auto_augment", "trivial_augment")
+"""Presets that it knows."""
+
 ORDERS = ("paper", "crop_last")
 
 _MEASURED_WITH = ("preset", "size")

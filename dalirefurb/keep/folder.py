@@ -372,12 +372,14 @@ class KeepFolder:
         probed = starts[:: max(1, len(starts) // _PROBES)].tolist()
         return all(is_cached(self._data_file, place) is not False for place in probed)
 
+
 @cache
 def _advise() -> Any:
     """Return the system's `madvise`, for which Python's lock is let go: a disk may be slow."""
     advise = ctypes.CDLL(None, use_errno=True).madvise
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return advise
+
 
 def _is_at(descriptor: int, path: Path) -> bool:
     """Tell whether an open file is the one at a path."""
@@ -386,6 +388,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
     except FileNotFoundError:
         return False
 
+
 @cache
 def _boot() -> str:
     """Return what tells this start of the machine from others."""
@@ -393,14 +396,17 @@ def _boot() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text()
     return ""
 
+
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         with suppress(OSError):
             os.close(descriptor)
 
+
 def _lengthen(descriptor: int, nbytes: int) -> None:
     if os.fstat(descriptor).st_size < nbytes:
         os.ftruncate(descriptor, nbytes)
+
 
 def _write(descriptor: int, content: memoryview, start: int) -> None:
     """Write all of it.
@@ -412,6 +418,7 @@ def _write(descriptor: int, content: memoryview, start: int) -> None:
         written = os.pwrite(descriptor, content, start)
         content, start = content[written:], start + written
 
+
 def _locked(descriptor: int, byte: int) -> bool:
     """Lock a byte of a file for whoever opened it; return whether it is: nobody is waited for."""
     try:
@@ -421,6 +428,7 @@ def _locked(descriptor: int, byte: int) -> bool:
             return False
         raise
     return True
+
 
 def _unlock(descriptor: int, byte: int) -> None:
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))

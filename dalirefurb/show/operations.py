@@ -68,7 +68,8 @@ TABLES: Mapping[str, tuple[Layer, str]] = {
     "auto_augment_cifar10": (AutoAugmentFirst(policy="cifar10"), _SUB_POLICIES),
     "auto_augment_svhn": (AutoAugmentFirst(policy="svhn"), _SUB_POLICIES),
     "trivial_augment": (
-        TrivialAugmentLayer(), "trivial_augment() applies one of them, all magnitudes being equally likely."
+        TrivialAugmentLayer(),
+        "trivial_augment() applies one of them, all magnitudes being equally likely.",
     ),
 }
 """A stage that looks operations up and applies them, and a sentence on which magnitudes the preset draws."""

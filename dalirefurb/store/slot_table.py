@@ -255,7 +255,6 @@ class SlotContents(Contents):
             self._clear(self.slot_table.retain(*keys))
 
     def __len__(self) -> int:
-        """Count the versions held."""
         with self._lock:
             return len(self.slot_table)
 

@@ -126,7 +126,7 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda _: TieredStore(), "a TieredStore needs at least one tier, got none: pass memory='60%'"),
     (
         lambda _: Compressed("/cache"),
-        "Compressed takes the store that compressed samples are in, got '/cache': pass such",
+        "store must be the store that compressed samples are in, got '/cache': pass such",
     ),  # type: ignore[arg-type]
     (
         lambda _: of_one_store(),

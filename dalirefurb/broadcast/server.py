@@ -108,7 +108,8 @@ class Broadcast(metaclass=Explained):
         self._loader = loader
         # The loader's state, behind the batch that was made last.
         self._state = loader.state_dict()
-        self._window = Window(_place(self._state), integer("ahead", ahead, 1, None, "pass a few batches"))
+        ahead = integer("ahead", ahead, 1, None, "pass a few batches")
+        self._window = Window(Position(self._state["epoch"], self._state["batch"]), ahead)
         self._batch_bytes = _batch_bytes(loader)
         self._check_memory()
         # Who uses the window, or what follows, holds it; who waits for a change is told of each.
@@ -227,11 +228,10 @@ class Broadcast(metaclass=Explained):
             return None
         connection.setblocking(False)  # Nobody is waited for: what is sent is small, and asked for.
         training, loader, slots = Training(connection), self._loader, self._window.most_slots
+        welcome = Welcome(len(loader), loader.batch_size, loader.num_samples, loader.with_indices, slots)
         with self._changed:
             self._window.trainings.append(training)
-            self._tell(
-                training, 0, Welcome(len(loader), loader.batch_size, loader.num_samples, loader.with_indices, slots)
-            )
+            self._tell(training, 0, welcome)
         return training
 
     def _heeded(self, training: Training) -> bool:
@@ -323,7 +323,7 @@ class Broadcast(metaclass=Explained):
                 batches = iter(loader)
                 batch = next(batches)
             state = loader.state_dict()
-            here = _place(state)
+            here = Position(state["epoch"], state["batch"])
             self._publish(due, batch, state)
             del batch
 
@@ -392,10 +392,6 @@ class Broadcast(metaclass=Explained):
     def __repr__(self) -> str:
         window = self._window
         return f"Broadcast({self._loader!r}, {self.name!r}, next: {words(window.upcoming)}; {self.attached} attached)"
-
-
-def _place(state: dict[str, Any]) -> Position:
-    return Position(state["epoch"], state["batch"])
 
 
 def _batch_bytes(loader: Loader) -> int:

@@ -16,8 +16,7 @@ from dalirefurb.cli.maintenance import compile_kernels, doctor
 from dalirefurb.cli.show import PRESETS, STAGES, show
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES, Number, flag, learning_rate, owners_of, path
 from dalirefurb.cli.terminal import complain, escaped, say
-from dalirefurb.cli.tune import PRESETS as TUNED
-from dalirefurb.cli.tune import tune
+from dalirefurb.cli.tune import TUNED, tune
 
 _ANY = Number(int)
 

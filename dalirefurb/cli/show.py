@@ -109,6 +109,8 @@ def show(options: argparse.Namespace) -> None:
                 f"pass --preset {STAGES}, where it is drawn with all stages"
             )
         images = _OPERATION_PICTURES * (1 + (options.preset == STAGES))
+        drawn = "all stages" if options.preset == STAGES else f"the operations of {options.preset}"
+        told = f"drawing {drawn}"
     else:
         if options.preset == STAGES:
             raise ConfigurationError(f"--preset {STAGES} is for --operations, got it without: add --operations")
@@ -121,6 +123,7 @@ def show(options: argparse.Namespace) -> None:
         reuse_factor = technique.options["reuse_factor"]
         integer("reuse_factor", reuse_factor, 1, _MOST_USES, "2 or 3 is usual, and more would not fit into a picture")
         images = reuse_factor
+        told = f"{recipe}\n\n{what_differs(options.preset, recipe.stages, recipe.split, reuse_factor)}\n"
     check_memory(
         images * PIXEL_BYTES * options.size**2,
         f"{images} images of {options.size} x {options.size}",
@@ -129,12 +132,7 @@ def show(options: argparse.Namespace) -> None:
     require("a sheet of pictures", "matplotlib")
     check_writable(out)
     source = _source(options)
-    drawn = "all stages" if options.preset == STAGES else f"the operations of {options.preset}"
-    if options.operations:
-        say(f"drawing {drawn}")
-    else:
-        differs = what_differs(options.preset, recipe.stages, recipe.split, reuse_factor)
-        say(f"{recipe}\n\n{differs}\n")
+    say(told)
     with without_codec_noise(), waiting(f"drawing {escaped(out)}"):
         with importing():
             from dalirefurb.show.sheet import operations_sheet, pictures_sheet, stages_sheet

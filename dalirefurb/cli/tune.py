@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dalirefurb.augment.presets import auto_augment, rand_augment, trivial_augment
-from dalirefurb.augment.recipe import Recipe
+import dalirefurb
 from dalirefurb.checks import integer, number
 from dalirefurb.checks import require as must
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.limits import check_alone, require
+from dalirefurb.cli.show import PRESETS
 from dalirefurb.cli.terminal import escaped, importing, say, waiting
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.files import check_file, check_writable, write, writing
@@ -31,23 +31,10 @@ if TYPE_CHECKING:
     from dalirefurb.tuning.model import Machine, Workload
     from dalirefurb.tuning.report import Advice
 
-PRESETS: Mapping[str, Callable[..., Recipe]] = {
-    preset.__name__: preset for preset in (rand_augment, auto_augment, trivial_augment)
-}
-ORDERS = ("paper", "crop_last")
+TUNED = ("rand_augment", "auto_augment", "trivial_augment")
+"""Presets that it knows."""
 
-_IN_CODE = (
-    "DiskStore",
-    "ImageFolder",
-    "Kept",
-    "Loader",
-    "MemoryStore",
-    "Refurbish",
-    "Standard",
-    "TieredStore",
-    *PRESETS,
-)
-"""Names that code to paste may need of `dalirefurb`."""
+ORDERS = ("paper", "crop_last")
 
 _MEASURED_WITH = ("preset", "size")
 """Options of a measurement that are written down with its costs."""
@@ -190,7 +177,7 @@ def _code(advice: Advice, options: argparse.Namespace) -> str:
     path = "/local/cache" if options.disk is None else str(options.disk / "cache")
     folder = "photos" if options.folder is None else str(options.folder)
     code = advice.code(source=f"ImageFolder({folder!r})", recipes=recipes, path=path)
-    names = [name for name in _IN_CODE if f" {name}(" in code]
+    names = [name for name in dalirefurb.__all__ if f" {name}(" in code]
     imports = [f"from dalirefurb import {', '.join(names)}"]
     imports += ["from dalirefurb.store import DeviceStore"] * (" DeviceStore(" in code)
     return "\n".join(map(escaped, [*imports, "", *code.split("\n")]))

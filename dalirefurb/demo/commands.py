@@ -82,7 +82,7 @@ def train(options: argparse.Namespace) -> None:
         for _ in range(options.epochs):
             report = trainer.epoch()
             say(
-                f"{report.epoch:>5}  {report.images_per_s:>8.0f}  {report.hits:>7}  {report.misses:>7}"
+                f"{report.epoch:>5}  {report.images_per_s:>8.0f}  {report.stats.hits:>7}  {report.stats.misses:>7}"
                 f"  {report.waiting:>7.0%}  {report.batch_ms(50):>16.1f}  {report.batch_ms(95):>6.1f}"
                 f"  {report.loss:>6.3f}  {report.accuracy:>8.1%}"
                 + ("" if held_out is None else f"{'':11}  {trainer.validation_accuracy():>12.1%}")

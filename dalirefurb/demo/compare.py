@@ -44,7 +44,7 @@ class TimedRun:
     @property
     def misses(self) -> float:
         """Median misses of a timed epoch."""
-        return float(np.median([report.misses for report in self.timed]))
+        return float(np.median([report.stats.misses for report in self.timed]))
 
     @property
     def batch_ms(self) -> float:

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ import numpy as np
 from dalirefurb.cli.limits import whole_photographs
 from dalirefurb.cli.terminal import counted, say
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.show.files import writing
+from dalirefurb.show.files import folder_made, writing
 from dalirefurb.system.cores import usable_cores
 
 if TYPE_CHECKING:
@@ -67,9 +67,7 @@ class Photographs:
         with ExitStack() as stack:
             with _writing(path):
                 if parent is not None:
-                    new = [each for each in (parent, *parent.parents) if not each.exists()]
-                    stack.callback(_remove_empty, new)
-                    parent.mkdir(parents=True, exist_ok=True)
+                    stack.enter_context(folder_made(parent))
                 temporary = tempfile.TemporaryDirectory(prefix="dalirefurb-demo-", dir=parent)
                 made = Path(stack.enter_context(temporary)) / "images"
                 self._write(made)
@@ -139,13 +137,6 @@ class Photographs:
 def _writing(path: Path | None) -> AbstractContextManager[None]:
     """Tell of a folder that cannot be written, or of a full disk, as what it is."""
     return writing(path or Path(tempfile.gettempdir()), what="folder", option="--folder")
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    """Remove folders, the inner ones first, but those with something in them."""
-    for folder in folders:
-        with suppress(OSError):
-            folder.rmdir()
 
 
 def _sheet(path: Path) -> Image:

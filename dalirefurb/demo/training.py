@@ -18,6 +18,7 @@ from torch import nn
 from dalirefurb.augment.presets import evaluate
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.cli.terminal import counted
+from dalirefurb.engine.stats import Stats
 from dalirefurb.loader import Loader
 from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.planner import Planner
@@ -44,8 +45,7 @@ class SmallResNet(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(
             nn.AvgPool2d(max(1, size // _SEEN_SIZE)),
-            nn.Conv2d(3, 16, _PATCH, stride=_PATCH, bias=False),
-            nn.BatchNorm2d(16),
+            *_convolved(3, 16, _PATCH, stride=_PATCH),
             nn.ReLU(inplace=True),
             _ResidualBlock(16, 16, stride=1),
             _ResidualBlock(16, 32, stride=2),
@@ -67,25 +67,23 @@ class _ResidualBlock(nn.Module):
     def __init__(self, channels_in: int, channels_out: int, *, stride: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(channels_in, channels_out, 3, stride=stride, padding=1, bias=False),
-            nn.BatchNorm2d(channels_out),
+            *_convolved(channels_in, channels_out, 3, stride=stride, padding=1),
             nn.ReLU(inplace=True),
-            nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels_out),
+            *_convolved(channels_out, channels_out, 3, padding=1),
         )
-        self.shortcut = (
-            nn.Identity()
-            if stride == 1 and channels_in == channels_out
-            else nn.Sequential(
-                nn.Conv2d(channels_in, channels_out, 1, stride=stride, bias=False),
-                nn.BatchNorm2d(channels_out),
-            )
-        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride > 1 or channels_in != channels_out:
+            self.shortcut = nn.Sequential(*_convolved(channels_in, channels_out, 1, stride=stride))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Turn features, shape (B, C, H, W), into others, at half the resolution where the stride is 2."""
         activated: torch.Tensor = nn.functional.relu(self.body(features) + self.shortcut(features))
         return activated
+
+
+def _convolved(channels_in: int, channels_out: int, side: int, *, stride: int = 1, padding: int = 0) -> list[nn.Module]:
+    """Return a convolution whose results are normalised."""
+    return [nn.Conv2d(channels_in, channels_out, side, stride, padding, bias=False), nn.BatchNorm2d(channels_out)]
 
 
 _WARM_UP = 0.15
@@ -100,10 +98,7 @@ class EpochReport:
         epoch: Number of the epoch, counted from 0.
         rows: Samples in each batch, shape (batches,).
         batch_s: Seconds from one batch's end to the next one's, shape (batches,).
-        step_s: Seconds of each batch that were spent in the model's step, shape (batches,). The rest is waiting for
-            data.
-        hits: Samples whose partial image was reused.
-        misses: Samples whose partial image was computed.
+        stats: What the loader did meanwhile: hits, misses, and how long it was waited for.
         loss: Mean cross-entropy over the epoch's training samples.
         accuracy: Share of the epoch's training samples that the model classified correctly before it learned from them,
             0..1.
@@ -112,9 +107,7 @@ class EpochReport:
     epoch: int
     rows: NDArray[np.int64]
     batch_s: NDArray[np.float64]
-    step_s: NDArray[np.float64]
-    hits: int
-    misses: int
+    stats: Stats
     loss: float
     accuracy: float
 
@@ -123,7 +116,7 @@ class EpochReport:
         if len(self.rows) <= batches:
             return self
         later = slice(batches, None)
-        return replace(self, rows=self.rows[later], batch_s=self.batch_s[later], step_s=self.step_s[later])
+        return replace(self, rows=self.rows[later], batch_s=self.batch_s[later])
 
     @property
     def images_per_s(self) -> float:
@@ -137,7 +130,7 @@ class EpochReport:
     @property
     def waiting(self) -> float:
         """Share of the time that the model waited for data, 0..1."""
-        return 1 - float(self.step_s.sum() / self.batch_s.sum())
+        return float(self.stats.consumer_wait_s / self.batch_s.sum())
 
 
 class Trainer:
@@ -185,19 +178,18 @@ class Trainer:
         )
         self._resources = ExitStack()
         self._validation: Loader | None = None
-        self.store = MemoryStore()
-        self.loader = Loader(source, recipe, planner, self.store, **loading)
+        self.store = self._resources.enter_context(MemoryStore())
+        self.loader = self._resources.enter_context(Loader(source, recipe, planner, self.store, **loading))
 
     def epoch(self, what: str = "") -> EpochReport:
         """Train on the next epoch; tell of progress, of what is being done: by default its number."""
         epoch = self.loader.epoch
         before = self.loader.stats()
-        rows, batch_s, step_s = [], [], []
+        rows, batch_s = [], []
         # Loss and correct answers, summed over samples, on the model's device: to read them is to wait for it.
         sums = torch.zeros(2, device=self._device)
         ended = time.perf_counter()
         for images, labels in counted(self.loader, what or f"epoch {epoch}", "batch", len(self.loader)):
-            arrived = time.perf_counter()
             losses, correct = self._gradients(images.to(self._device), labels.to(self._device))
             self._optimizer.step()
             self._schedule.step()
@@ -207,17 +199,13 @@ class Trainer:
             now = time.perf_counter()
             rows.append(len(labels))
             batch_s.append(now - ended)
-            step_s.append(now - arrived)
             ended = now
-        done = self.loader.stats() - before
         loss, accuracy = (sums / sum(rows)).tolist()
         return EpochReport(
             epoch=epoch,
             rows=np.array(rows),
             batch_s=np.array(batch_s),
-            step_s=np.array(step_s),
-            hits=done.hits,
-            misses=done.misses,
+            stats=self.loader.stats() - before,
             loss=loss,
             accuracy=accuracy,
         )
@@ -266,8 +254,6 @@ class Trainer:
 
     def __exit__(self, *_: object) -> None:
         self._resources.close()
-        self.loader.close()
-        self.store.close()
 
     def _gradients(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute them; return each sample's loss and whether it was classified correctly, shape (B,)."""

@@ -50,12 +50,16 @@ def examine(folder: Path | None = None) -> Iterator[Finding]:
 
 
 def _found_until(ends: float, topic: str, examination: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Yield what an examination finds until a time; one that hangs is left alone, in a thread of its own."""
+    """Yield what an examination finds until a time; one that fails is a finding, one that hangs is left alone."""
     found: SimpleQueue[Finding | None] = SimpleQueue()
 
     def find() -> None:
-        for finding in _found(topic, examination):
-            found.put(finding)
+        try:
+            for finding in examination():
+                found.put(finding)
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            found.put(Finding(topic, "unknown", f"could not be examined ({reason})"))
         found.put(None)
 
     Thread(target=find, name=f"dalirefurb-doctor-{topic}", daemon=True).start()
@@ -65,11 +69,3 @@ def _found_until(ends: float, topic: str, examination: Callable[[], Iterator[Fin
     except Empty:
         remedy = "it is slow, or hangs; or other processes have the cores: examine the machine again"
         yield Finding(topic, "unknown", f"could not be examined within {_LONGEST_S:.0f} s", remedy)
-
-
-def _found(topic: str, examination: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    try:
-        yield from examination()
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        yield Finding(topic, "unknown", f"could not be examined ({reason})")

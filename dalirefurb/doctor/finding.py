@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 State = Literal["good", "note", "slow", "wrong", "unknown"]
@@ -27,3 +27,7 @@ class Finding:
     said: str
     remedy: str = ""
     values: Mapping[str, float | str | None] = field(default_factory=dict)
+
+    def unless(self, holds: bool, state: State, remedy: str) -> Finding:
+        """Return this finding, or where something holds one in another state, with what to do about it."""
+        return replace(self, state=state, remedy=remedy) if holds else self

@@ -16,6 +16,7 @@ import numpy as np
 from dalirefurb.doctor.finding import Finding
 from dalirefurb.source.files import EXTENSIONS
 from dalirefurb.store.available import available_bytes
+from dalirefurb.store.disk.page_cache import is_cached
 from dalirefurb.store.memory_budget import amount
 from dalirefurb.system.control_groups import text
 from dalirefurb.system.cores import busy_s, usable_cores
@@ -35,20 +36,18 @@ _MOSTLY = 0.5
 _MOST_PIXELS = 100_000_000
 
 
-def cores(root: Path = Path("/")) -> Iterator[Finding]:
+def cores() -> Iterator[Finding]:
     """Compare the cores that may be used with those that there are."""
-    usable, there, named = usable_cores(root), os.cpu_count() or 1, len(os.sched_getaffinity(0))
+    usable, there, named = usable_cores(), os.cpu_count() or 1, len(os.sched_getaffinity(0))
     values = {"usable_cores": usable, "cores": there, "affinity_cores": named}
     said = f"{usable} of {there} may be used"
     if usable < there:
         limit = "the process's affinity" if named <= usable else "the CPU quota of its control group"
         remedy = "if it is to have more: taskset, the container's or the job's number of cores"
         yield Finding("cores", "note", f"{said}: {limit} says so", remedy, values)
-    elif usable < _FEW_CORES:
-        remedy = "a loader and a training loop share it: give the process two or more"
-        yield Finding("cores", "slow", said, remedy, values)
     else:
-        yield Finding("cores", "good", said, values=values)
+        remedy = "a loader and a training loop share it: give the process two or more"
+        yield Finding("cores", "good", said, values=values).unless(usable < _FEW_CORES, "slow", remedy)
 
 
 def load(root: Path = Path("/")) -> Iterator[Finding]:
@@ -62,11 +61,9 @@ def load(root: Path = Path("/")) -> Iterator[Finding]:
     busy, stolen = ((late - early) / (ended - began) for early, late in zip(before, after, strict=True))
     busy = max(busy - (own_after - own_before) / (ended - began), 0.0)
     values = {"busy_cores": round(busy, 2), "stolen_cores": round(stolen, 2)}
-    if busy >= _BUSY_CORES:
-        remedy = "wait until they are done, or give the loader cores of its own; figures of speed are of a busy machine"
-        yield Finding("other processes", "slow", f"keep {busy:.1f} cores busy", remedy, values)
-    else:
-        yield Finding("other processes", "good", f"keep {busy:.1f} cores busy", values=values)
+    remedy = "wait until they are done, or give the loader cores of its own; figures of speed are of a busy machine"
+    found = Finding("other processes", "good", f"keep {busy:.1f} cores busy", values=values)
+    yield found.unless(busy >= _BUSY_CORES, "slow", remedy)
     if stolen >= _BUSY_CORES:
         said = f"its host takes {stolen:.1f} of its cores for others"
         yield Finding("virtual machine", "slow", said, "measure at another time, or on another machine", values)
@@ -78,15 +75,9 @@ def memory(root: Path = Path("/")) -> Iterator[Finding]:
     if available is None:
         yield Finding("memory", "unknown", "the system keeps no account of its memory")
         return
-    values = {"available_bytes": available}
-    said = f"{amount(available)} are available"
-    if available < _LITTLE_BYTES:
-        remedy = (
-            "wait until other processes are done, raise the limit of the container, or keep the cache in a DiskStore"
-        )
-        yield Finding("memory", "slow", said, remedy, values)
-    else:
-        yield Finding("memory", "good", said, values=values)
+    remedy = "wait until other processes are done, raise the limit of the container, or keep the cache in a DiskStore"
+    found = Finding("memory", "good", f"{amount(available)} are available", values={"available_bytes": available})
+    yield found.unless(available < _LITTLE_BYTES, "slow", remedy)
     table = dict(line.split(":", 1) for line in text(root / "proc/meminfo").splitlines() if ":" in line)
     swapped = (int(table.get("SwapTotal", "0").split()[0]) - int(table.get("SwapFree", "0").split()[0])) * 1024
     if swapped > _LITTLE_BYTES:
@@ -122,11 +113,8 @@ def temporary_folder() -> Iterator[Finding]:
         f"{folder}: {amount(free)} free, written at {amount(written)}/s, read at {amount(from_disk)}/s from "
         f"the disk and at {amount(from_cache)}/s from the page cache"
     )
-    if from_disk < _SLOW_BYTES_PER_S:
-        remedy = "put a DiskStore on a local disk that is faster, or keep less in it: coverage, or a smaller image size"
-        yield Finding("temporary folder", "slow", said, remedy, values)
-    else:
-        yield Finding("temporary folder", "good", said, values=values)
+    remedy = "put a DiskStore on a local disk that is faster, or keep less in it: coverage, or a smaller image size"
+    yield Finding("temporary folder", "good", said, values=values).unless(from_disk < _SLOW_BYTES_PER_S, "slow", remedy)
 
 
 def data_set(folder: Path) -> Iterator[Finding]:
@@ -143,11 +131,8 @@ def data_set(folder: Path) -> Iterator[Finding]:
         share = sum(shares.values()) / len(shares)
         values["page_cache_share"] = round(share, 3)
         said = f"{share:.0%} of {len(shares)} of its files is in the page cache"
-        if share >= _MOSTLY:
-            remedy = "what is measured now reads memory; a larger data set, or a first epoch elsewhere, reads the disk"
-            yield Finding("data set", "note", said, remedy, values)
-        else:
-            yield Finding("data set", "good", said, values=values)
+        remedy = "what is measured now reads memory; a larger data set, or a first epoch elsewhere, reads the disk"
+        yield Finding("data set", "good", said, values=values).unless(share >= _MOSTLY, "note", remedy)
     cold = [path for path, share in shares.items() if share == 0.0][:_FILES_READ]
     if cold:
         began, nbytes, count = time.perf_counter(), 0, 0
@@ -234,16 +219,6 @@ def _cached_share(path: Path) -> float | None:
         size = os.fstat(file.fileno()).st_size
         if not size:
             return None
-        held = [_is_cached(file.fileno(), place) for place in sorted({0, size // 2, size - 1})]
+        held = [is_cached(file.fileno(), place) for place in sorted({0, size // 2, size - 1})]
     known = [each for each in held if each is not None]
     return sum(known) / len(known) if known else None
-
-
-def _is_cached(file: int, place: int) -> bool | None:
-    """Tell whether the page cache holds a byte of an open file; None if the file system does not say so."""
-    try:
-        return os.preadv(file, [bytearray(1)], place, os.RWF_NOWAIT) > 0
-    except BlockingIOError:
-        return False
-    except (OSError, AttributeError, NotImplementedError):
-        return None

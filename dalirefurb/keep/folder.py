@@ -37,6 +37,7 @@ from xxhash import xxh3_64_intdigest
 from dalirefurb.errors import StoreError
 from dalirefurb.image_batch import Images
 from dalirefurb.keep.record import RECORD, Records, believable, samples_of, written
+from dalirefurb.store.disk.page_cache import is_cached
 from dalirefurb.store.memory_budget import amount
 from dalirefurb.store.spec import differences
 
@@ -368,15 +369,8 @@ class KeepFolder:
 
     def _in_memory(self, starts: NDArray[np.uint64]) -> bool:
         """Tell whether samples that begin here are in memory, by a few of them; where it is not told, they are."""
-        return all(map(self._is_at_hand, starts[:: max(1, len(starts) // _PROBES)].tolist()))
-
-    def _is_at_hand(self, place: int) -> bool:
-        try:
-            return os.preadv(self._data_file, (bytearray(1),), place, os.RWF_NOWAIT) == 1
-        except BlockingIOError:
-            return False
-        except (OSError, AttributeError, NotImplementedError):
-            return True
+        probed = starts[:: max(1, len(starts) // _PROBES)].tolist()
+        return all(is_cached(self._data_file, place) is not False for place in probed)
 
 
 @cache

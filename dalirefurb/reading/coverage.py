@@ -7,7 +7,6 @@ and passed to the planner, so that every run that continues this one, and every 
 from __future__ import annotations
 
 import os
-import shutil
 from bisect import bisect_right
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.reading.partial_sizes import partial_sizes
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
-from dalirefurb.store.available import available_bytes
+from dalirefurb.store.available import available_bytes, bytes_on_disk
 from dalirefurb.store.disk.file_header import Layout
 from dalirefurb.store.memory_budget import Budget, amount, budget_bytes
 from dalirefurb.store.spec import StoreSpec
@@ -102,7 +101,7 @@ def propose_coverage(
             f"pass len(source) to the planner"
         )
     file = None if path is None else Path(path)
-    limit = budget_bytes(budget, available=available_bytes if file is None else lambda: _space(file))
+    limit = budget_bytes(budget, available=available_bytes if file is None else lambda: bytes_on_disk(file))
     with closing(Reader(source, max_batch_size=64, num_threads=1, refusal=recipe.refusal)) as reader:
         sizes = partial_sizes(source, recipe, reader, seed=planner.seed)
 
@@ -141,12 +140,3 @@ def _coverage(covered: int, num_samples: int) -> float:
     """
     decimals = (round(covered / num_samples, digits) for digits in range(1, 16))
     return next(value for value in decimals if value > 0 and round(value * num_samples) == covered)
-
-
-def _space(path: Path) -> int | None:
-    """Return the bytes that a file can have; None where its folder cannot be asked."""
-    try:
-        present = path.stat().st_size if path.exists() else 0
-        return shutil.disk_usage(path.absolute().parent).free + present
-    except OSError:
-        return None

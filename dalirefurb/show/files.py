@@ -83,16 +83,24 @@ def check_folder(folder: Path, names: Iterable[str]) -> None:
     Raises:
         ConfigurationError: If one cannot.
     """
-    new = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in names:
-            check_writable(folder / name)
+        with folder_made(folder):
+            for name in names:
+                check_writable(folder / name)
     except OSError as error:
         raise ConfigurationError(
             f"the pictures' folder must be writable, but {folder} cannot be made: {error.strerror}; "
             f"name another with --out"
         ) from error
+
+
+@contextmanager
+def folder_made(folder: Path) -> Iterator[None]:
+    """Have a folder meanwhile; of it and those above it, what was not there goes again if nothing is in it."""
+    new = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
     finally:
         for each in new:
             with suppress(OSError):

@@ -63,10 +63,7 @@ _SUB_POLICIES = "A sub-policy applies two of them, each at a magnitude of its ow
 Layer = RandAugmentLayer | TrivialAugmentLayer | AutoAugmentFirst
 
 TABLES: Mapping[str, tuple[Layer, str]] = {
-    "rand_augment": (
-        RandAugmentLayer(),
-        "rand_augment() applies each at magnitude 9 of 30, which is marked.",
-    ),
+    "rand_augment": (RandAugmentLayer(), "rand_augment() applies each at magnitude 9 of 30, which is marked."),
     "auto_augment": (AutoAugmentFirst(), _SUB_POLICIES),
     "auto_augment_cifar10": (AutoAugmentFirst(policy="cifar10"), _SUB_POLICIES),
     "auto_augment_svhn": (AutoAugmentFirst(policy="svhn"), _SUB_POLICIES),

@@ -183,7 +183,8 @@ def take_pictures(
     """
     cached, served = _serve(source, recipe, samples, reuse_factor=reuse_factor, epochs=2 * reuse_factor, seed=seed)
     made = []
-    for row, (index, original) in enumerate(zip(samples, whole_images(source, samples), strict=True)):
+    for row, index in enumerate(samples):
+        original, label = source[index]
         versions = []
         for birth in (0, reuse_factor):
             image = original if recipe.caches_encoded else cached[index, birth]
@@ -192,8 +193,7 @@ def take_pictures(
             versions.append(
                 Version(image, [each[row] for each, _ in uses], targets, [dict(each[row]) for _, each in uses])
             )
-        whole = {name: it.one(index, original.shape[:2]) for name, it in (source.annotations or {}).items()}
-        made.append(Pictures(original, versions, whole))
+        made.append(Pictures(original, versions, {} if source.annotations is None else label))
     return made
 
 
@@ -238,17 +238,10 @@ def _on_partial(
     return made
 
 
-def whole_images(source: Source, samples: Sequence[int]) -> list[Image]:
-    """Return images as the source has them: decoded, right way up, of any size."""
-    if not source.encoded:
-        return list(source.read(np.array(samples, np.int64)))
-    return _cached(source, evaluate(16).at("resize"), samples)
-
-
 def square_image(source: Source, index: int, *, size: int) -> Image:
     """Return the middle of one image, resized to `size` x `size`."""
-    (image,) = _cached(source, evaluate(size, raw=not source.encoded), [index])
-    return image
+    pages, _ = _serve(source, evaluate(size, raw=not source.encoded), [index], reuse_factor=1, epochs=1, seed=0)
+    return pages[index, 0]
 
 
 def levels(output: Output, images: NDArray[np.floating]) -> NDArray[np.uint8]:
@@ -263,12 +256,6 @@ def levels(output: Output, images: NDArray[np.floating]) -> NDArray[np.uint8]:
     """
     pixels = images.astype(np.float64).transpose(0, 2, 3, 1) * output.stds + output.means
     return (255 * pixels).round().clip(0, 255).astype(np.uint8)
-
-
-def _cached(source: Source, recipe: Recipe, samples: Sequence[int]) -> list[Image]:
-    """Return the partial images alone."""
-    pages, _ = _serve(source, recipe, samples, reuse_factor=1, epochs=1, seed=0)
-    return [pages[index, 0] for index in samples]
 
 
 @contextmanager

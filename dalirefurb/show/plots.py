@@ -158,10 +158,7 @@ def _draw_shares(axes: Axes, history: History) -> None:
 def _draw_sums(axes: Axes, history: History) -> None:
     """Draw the mean over samples, and the range from the least to the most."""
     epochs = np.arange(len(history.served) + 1)
-    for counts, colour, label in (
-        (history.served, CACHED, "served"),
-        (history.computed, FRESH, "computed"),
-    ):
+    for counts, colour, label in ((history.served, CACHED, "served"), (history.computed, FRESH, "computed")):
         sums = np.concatenate([np.zeros((1, counts.shape[1])), counts.cumsum(axis=0)])
         mean = sums.mean(axis=1)
         axes.fill_between(epochs, sums.min(axis=1), sums.max(axis=1), color=colour, alpha=0.2, linewidth=0)

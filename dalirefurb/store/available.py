@@ -6,6 +6,7 @@ going to, says how much of it is untouched, as long as it lives; what is touched
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakValueDictionary
@@ -37,6 +38,15 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     """
     amounts, promised = [*_machine(root), *_groups(root)], promised_bytes() if root == Path("/") else 0
     return max(0, min(amounts) // local_processes() - promised) if amounts else None
+
+
+def bytes_on_disk(path: Path) -> int | None:
+    """Return the bytes that a file can have, with those that it has, or that a folder can have more; None: not told."""
+    try:
+        present = path.stat().st_size if path.is_file() else 0
+        return shutil.disk_usage(path if path.is_dir() else path.absolute().parent).free + present
+    except OSError:
+        return None
 
 
 def promise_to(taker: Taker) -> None:

@@ -349,7 +349,6 @@ class LayeredContents(Contents):
         return sum(layer.nbytes for layer in self._layers)
 
     def __len__(self) -> int:
-        """Count the versions held."""
         return sum(map(len, self._layers))
 
 

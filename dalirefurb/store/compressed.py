@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import integer, number
+from dalirefurb.checks import integer, number, require
 from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.allocator import ALIGNMENT
@@ -61,11 +61,8 @@ class Compressed(Store):
     """
 
     def __init__(self, store: Store, *, expected_ratio: float = 1.5, num_threads: int | None = None) -> None:
-        if not isinstance(store, Store):
-            raise ConfigurationError(
-                f"Compressed takes the store that compressed samples are in, got {store!r:.80}: pass such as "
-                f"MemoryStore()"
-            )
+        remedy = "pass such as MemoryStore()"
+        require(isinstance(store, Store), "store", "the store that compressed samples are in", store, remedy)
         if importlib.util.find_spec("zstandard") is None:
             raise ConfigurationError(
                 f"Compressed needs zstandard, but it cannot be found; {how_to_install('compress')}"

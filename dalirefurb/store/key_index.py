@@ -19,11 +19,14 @@ class KeyIndex:
 
     Args:
         slots: Number of slots.
+
+    Attributes:
+        indices: Index that each slot holds a version of, -1 where it holds none; the last place is of no slot.
+        versions: Version that each slot holds, likewise.
     """
 
     def __init__(self, slots: int) -> None:
-        # What slots hold; the last place is of no slot.
-        self._indices, self._versions = np.full(slots + 1, -1), np.full(slots + 1, -1)
+        self.indices, self.versions = np.full(slots + 1, -1), np.full(slots + 1, -1)
         # The slot that was named last for each index, and the one before it, and so on.
         self._latest = np.full(1, -1, np.int32)
         self._far: dict[int, int] = {}
@@ -32,7 +35,7 @@ class KeyIndex:
     def find(self, indices: Numbers, versions: Numbers) -> Numbers:
         """Return the slots of n versions, -1 where one is not held."""
         slots = self.latest(indices)
-        while (others := (slots >= 0) & (self._versions[slots] != versions)).any():
+        while (others := (slots >= 0) & (self.versions[slots] != versions)).any():
             slots[others] = self._before[slots[others]]
         return slots
 
@@ -42,7 +45,7 @@ class KeyIndex:
         if self._far:
             far = np.flatnonzero(~_near(indices))
             slots[far] = [self._far.get(index, -1) for index in indices[far].tolist()]
-        return np.where(self._indices[slots] == indices, slots, -1)
+        return np.where(self.indices[slots] == indices, slots, -1)
 
     def all_of(self, indices: Numbers) -> tuple[Numbers, Numbers]:
         """Return, for every version of n indices, which of the n it belongs to, and its slot, each of shape (m,)."""
@@ -54,22 +57,12 @@ class KeyIndex:
             found.append((rows, slots))
         return np.concatenate([rows for rows, _ in found]), np.concatenate([slots for _, slots in found])
 
-    def indices(self, slots: Numbers) -> Numbers:
-        """Return the indices that n slots hold versions of."""
-        indices: Numbers = self._indices[slots]
-        return indices
-
-    def versions(self, slots: Numbers) -> Numbers:
-        """Return the versions that n slots hold."""
-        versions: Numbers = self._versions[slots]
-        return versions
-
     def add(self, slots: Numbers, indices: Numbers, versions: Numbers) -> None:
         """Let n slots hold versions of different indices."""
         self._before[slots] = self.latest(indices)
         self._lead(indices, slots)
-        self._indices[slots] = indices
-        self._versions[slots] = versions
+        self.indices[slots] = indices
+        self.versions[slots] = versions
 
     def add_any(self, slots: Numbers, indices: Numbers, versions: Numbers) -> None:
         """Let n slots hold versions, also of equal indices."""
@@ -82,14 +75,12 @@ class KeyIndex:
     def grow(self, slots: int) -> None:
         """Let there be more slots, to begin with without names."""
         more = slots - len(self._before)
-        self._indices, self._versions = (
-            np.concatenate([held, np.full(more, -1)]) for held in (self._indices, self._versions)
-        )
+        self.indices, self.versions = (np.append(held, np.full(more, -1)) for held in (self.indices, self.versions))
         self._before = np.concatenate([self._before, np.full(more, -1, np.int32)])
 
     def remove(self, slots: Numbers) -> None:
         """Let n different slots, all of which hold something, hold nothing."""
-        indices = self._indices[slots]
+        indices = self.indices[slots]
         alone = (self.latest(indices) == slots) & (self._before[slots] < 0)
         self._lead(indices[alone], np.full(int(alone.sum()), -1))
         gone = set(slots[~alone].tolist())
@@ -98,7 +89,7 @@ class KeyIndex:
             kept = [slot for slot in chain.tolist() if slot not in gone]
             self._before[kept] = [*kept[1:], -1][: len(kept)]
             self._lead(np.array([index]), np.array([*kept, -1][:1]))
-        self._indices[slots] = self._versions[slots] = -1
+        self.indices[slots] = self.versions[slots] = -1
 
     def _lead(self, indices: Numbers, slots: Numbers) -> None:
         """Note the slot that was named last for each of n indices, -1 for none."""

@@ -86,7 +86,7 @@ class SlotTable:
     def held(self, indices: Numbers | None = None) -> tuple[Numbers, Numbers]:
         """Return indices and versions, each of shape (m,), of all versions, or of those of n indices."""
         slots = np.flatnonzero(self._states == _HELD) if indices is None else distinct(self._names.all_of(indices)[1])
-        return self._names.indices(slots), self._names.versions(slots)
+        return self._names.indices[slots], self._names.versions[slots]
 
     def steps(self, indices: Numbers) -> list[Numbers]:
         """Part n rows to be put in this order: each step names an index once, and its first rows get what room is left.
@@ -106,7 +106,7 @@ class SlotTable:
         held = self.find(indices, versions) >= 0
         new = np.flatnonzero(~held)
         rows, slots = self._names.all_of(indices[new])
-        hidden = self._hide(slots[self._names.versions(slots) < versions[new[rows]]])
+        hidden = self._hide(slots[self._names.versions[slots] < versions[new[rows]]])
         return new[: self.room], held, hidden
 
     def take(self, indices: Numbers, versions: Numbers) -> Numbers:
@@ -255,7 +255,6 @@ class SlotContents(Contents):
             self._clear(self.slot_table.retain(*keys))
 
     def __len__(self) -> int:
-        """Count the versions held."""
         with self._lock:
             return len(self.slot_table)
 

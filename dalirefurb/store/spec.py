@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import Image, Images
 
@@ -36,13 +37,9 @@ class StoreSpec:
 
     def __post_init__(self) -> None:
         shape = self.slot_shape
-        if shape is not None and (len(shape) != 3 or min(shape) < 1):
-            raise ConfigurationError(
-                f"slot_shape must be (height, width, channels), each at least 1, but is {shape}: "
-                "pass None if samples vary in size"
-            )
-        if self.slots < 0:
-            raise ConfigurationError(f"slots must be at least 0, but is {self.slots}: pass the plan's peak_slots")
+        sized, remedy = shape is None or (len(shape) == 3 and min(shape) >= 1), "pass None if samples vary in size"
+        require(sized, "slot_shape", "(height, width, channels), each at least 1", shape, remedy)
+        require(self.slots >= 0, "slots", "at least 0", self.slots, "pass the plan's peak_slots")
         if (shape is None) != (self.arena_bytes > 0):
             raise ConfigurationError(
                 f"arena_bytes must be positive if slot_shape is None, otherwise 0, but is {self.arena_bytes} "

@@ -14,7 +14,6 @@ since one that is freed takes the next version that is computed; but for those f
 from __future__ import annotations
 
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.available import available_bytes
+from dalirefurb.store.available import available_bytes, bytes_on_disk
 from dalirefurb.store.base import Contents, Keys, LayeredContents, Lease, Store, Taken
 from dalirefurb.store.device.store import DeviceStore
 from dalirefurb.store.disk.file_header import Layout
@@ -264,13 +263,8 @@ class TieredStore(Store):
 
 
 def _disk_tier(path: str | os.PathLike[str], budget: Budget | None) -> Tier:
-    store, file = DiskStore(path), Path(path)
-
     def available() -> int | None:
-        try:
-            own = file.stat().st_blocks * 512 if file.exists() else 0
-            return (shutil.disk_usage(file.parent).free + own) // local_processes()
-        except OSError:  # Of a folder that is not there, say: the store tells, once it is opened.
-            return None
+        free = bytes_on_disk(Path(path))  # None of a folder that is not there, say: the store tells, once it is opened.
+        return None if free is None else free // local_processes()
 
-    return Tier(store, budget, available, lambda spec: Layout(spec).samples_bytes)
+    return Tier(DiskStore(path), budget, available, lambda spec: Layout(spec).samples_bytes)

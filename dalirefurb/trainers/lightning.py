@@ -87,7 +87,6 @@ class _TrainingLoader(LightningLoader):
         self._before: dict[str, Any] = {}
 
     def __iter__(self) -> Iterator[Batch]:
-        """Serve one epoch, or what is left of it."""
         if not self._arrived:
             if self._fit.epoch_loop.batch_progress.current.ready >= self._fit.max_batches:
                 return  # With `max_steps` Lightning asks for more of an epoch at whose end a checkpoint was saved.

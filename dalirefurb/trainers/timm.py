@@ -45,11 +45,7 @@ class TimmLoader(LoaderView):
     """
 
     def __init__(
-        self,
-        loader: Loader | LoaderView,
-        *,
-        device: torch.device | str | None = None,
-        mixup: Mixup | Mix | None = None,
+        self, loader: Loader | LoaderView, *, device: torch.device | str | None = None, mixup: Mixup | Mix | None = None
     ) -> None:
         known = isinstance(loader, (Loader, LoaderView))
         require(known, "loader", "a dalirefurb.Loader", loader, "others go to timm as they are")

@@ -45,13 +45,9 @@ class TrainerLoader:
     """
 
     def __init__(self, loader: Loader) -> None:
-        remedy = "give the trainer what was mapped, and call the function on each batch in the training loop"
-        require(not isinstance(loader, LoaderView), "loader", "a dalirefurb.Loader itself", loader, remedy)
-        if not isinstance(loader, Loader):
-            raise ConfigurationError(
-                f"loader must be a dalirefurb.Loader, got {type(loader).__name__}: give other loaders to the trainer "
-                f"itself"
-            )
+        mapped = "give the trainer what was mapped, and call the function on each batch in the training loop"
+        remedy = mapped if isinstance(loader, LoaderView) else "give other loaders to the trainer itself"
+        require(isinstance(loader, Loader), "loader", "a dalirefurb.Loader itself", loader, remedy)
         self.loader = loader
 
     def __len__(self) -> int:

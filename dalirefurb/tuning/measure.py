@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -306,11 +306,8 @@ class _Measurement:
 
     def _partial_sizes(self, recipe: Recipe) -> PartialSizes:
         rows = self.samples.rows(len(self.samples.indices))
-        reader = Reader(rows, max_batch_size=self.batch_size, num_threads=1)
-        try:
+        with closing(Reader(rows, max_batch_size=self.batch_size, num_threads=1)) as reader:
             return partial_sizes(rows, recipe, reader, seed=0)
-        finally:
-            reader.close()
 
     def _take_turns(self, step: TimedStep) -> None:
         """Give each loader a slice in each round, every second round backwards, as far as the time goes."""

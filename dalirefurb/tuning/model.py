@@ -164,15 +164,13 @@ def predict(costs: Costs, machine: Machine, workload: Workload, configuration: C
     split = configuration.split
     nbytes = _nbytes(workload, machine, configuration)
     misses = _misses(_planner(workload, machine, configuration))
-    on_disk = _disk_share(nbytes, machine, configuration.tier)
-    in_page_cache = machine.page_cache_bytes / max(1.0, on_disk * nbytes)
-    time, bound = _image_s(costs, machine, workload, configuration, misses, on_disk, in_page_cache)
-    first, _ = _image_s(costs, machine, workload, configuration, 1.0, on_disk, in_page_cache)
+    time, bound = _image_s(costs, machine, workload, configuration, misses, nbytes)
+    first, _ = _image_s(costs, machine, workload, configuration, 1.0, nbytes)
     epoch_0_s = first * workload.num_samples / machine.ranks
     run_s = epoch_0_s + (workload.epochs - 1) * time * workload.num_samples / machine.ranks
     kept = configuration.coverage * split.kept[configuration.reuse_factor] + 1 - configuration.coverage
     step = workload.step_s / (workload.batch_size / machine.ranks)
-    disk_bytes = round(nbytes * on_disk)
+    disk_bytes = round(nbytes * _disk_share(nbytes, machine, configuration.tier))
     return Prediction(
         configuration=configuration,
         images_per_s=machine.ranks / time,
@@ -206,30 +204,26 @@ def largest_coverage(machine: Machine, workload: Workload, configuration: Config
 
 
 def _image_s(
-    costs: Costs,
-    machine: Machine,
-    workload: Workload,
-    configuration: Configuration,
-    misses: float,
-    on_disk: float,
-    in_page_cache: float,
+    costs: Costs, machine: Machine, workload: Workload, configuration: Configuration, misses: float, nbytes: int
 ) -> tuple[float, Bound]:
-    """Return the seconds that an image takes on one rank, and what takes them."""
+    """Return the seconds that an image takes on one rank, and what takes them, where the slots have so many bytes."""
     split = configuration.split
     cores = machine.cores / machine.ranks
     # Misses of the covered samples are put into the store.
     kept_misses = 0.0 if configuration.reuse_factor == 1 else max(0.0, misses - (1 - configuration.coverage))
     scale = 1.0 if split.on_device else costs.cores / cores / machine.core_speed
     put_s, get_s, mixed_s, disk_s = split.put_s, split.hit_s.median, costs.mixed_s, 0.0
+    on_disk = _disk_share(nbytes, machine, configuration.tier)
     if on_disk and costs.disk is not None:
-        nbytes = split.image_bytes * on_disk
-        put_s += costs.disk.put_s * nbytes
-        get_s += costs.disk.get_s * nbytes
+        in_page_cache = machine.page_cache_bytes / max(1.0, on_disk * nbytes)
+        each_bytes = split.image_bytes * on_disk
+        put_s += costs.disk.put_s * each_bytes
+        get_s += costs.disk.get_s * each_bytes
         mixed_s += costs.disk.mixed_s * on_disk
-        reads = nbytes * (1 - misses) * (1 - min(1.0, in_page_cache))
+        reads = each_bytes * (1 - misses) * (1 - min(1.0, in_page_cache))
         read_speed = machine.disk_read_bytes_per_s or costs.disk.read_bytes_per_s
         write_speed = machine.disk_write_bytes_per_s or costs.disk.write_bytes_per_s
-        writes = nbytes * kept_misses * (1 - min(1.0, _DIRTY * in_page_cache))
+        writes = each_bytes * kept_misses * (1 - min(1.0, _DIRTY * in_page_cache))
         disk_s = machine.ranks * (reads / read_speed + writes / write_speed)
     computing = misses * split.standard_s.median + kept_misses * put_s + (1 - misses) * get_s
     computing += mixed_s if 0 < misses < 1 else 0.0

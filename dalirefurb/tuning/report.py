@@ -56,9 +56,8 @@ class Advice(Choice):
         made, store = (recipes or {}).get(split.recipe, split.recipe), ""
         plan = f"batch_size={self.workload.batch_size}"
         shards = "" if ranks == 1 else f", shards={ranks}"
-        if (folder := _keep(self, configuration, path)) is not None:
-            source = f"Kept({source}, {folder!r}, size={_room(self, configuration)})  # decoded once, for all trainings"
-        if configuration.reuse_factor == 1 or folder is not None:
+        kept = _kept(self, configuration, source, path)
+        if configuration.reuse_factor == 1 or kept is not None:
             planner = f"Standard(source, {plan}{shards})"
         else:
             made = f"{made}.at({split.split})  # cached {split.place}"
@@ -71,7 +70,7 @@ class Advice(Choice):
         places = "" if (partial, final) == ("cpu", "cpu") else f', partial_device="{partial}", final_device="{final}"'
         lines = [
             *(["import os", ""] if "os.environ" in store else []),
-            f"source = {source}",
+            f"source = {kept or source}",
             f"recipe = {made}",
             f"planner = {planner}",
             f"loader = Loader(source, recipe, planner{store}{places})",
@@ -240,16 +239,14 @@ def _assumed(choice: Choice) -> str:
     )
 
 
-def _keep(choice: Choice, configuration: Configuration, path: str) -> str | None:
-    """Return the folder of a keep, if that is what a configuration comes to: nothing is cached but what was decoded."""
+def _kept(choice: Choice, configuration: Configuration, source: str, path: str) -> str | None:
+    """Return code of a keep, if that is what a configuration comes to: nothing is cached but what was decoded."""
     decoded = configuration.is_for_ever(choice.workload) and configuration.split.cached == _DECODE
-    folders = {"memory": _KEEP_IN_MEMORY, "disk": path}
-    return folders.get(configuration.tier) if decoded and configuration.split.devices[0] == "cpu" else None
-
-
-def _room(choice: Choice, configuration: Configuration) -> int:
-    machine = choice.machine
-    return machine.memory_bytes if configuration.tier == "memory" else machine.disk_bytes
+    places = {"memory": (_KEEP_IN_MEMORY, choice.machine.memory_bytes), "disk": (path, choice.machine.disk_bytes)}
+    if not decoded or configuration.split.devices[0] != "cpu" or configuration.tier not in places:
+        return None
+    folder, nbytes = places[configuration.tier]
+    return f"Kept({source}, {folder!r}, size={nbytes})  # decoded once, for all trainings"
 
 
 def _store(choice: Choice, configuration: Configuration, path: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, DiskStore, MemoryStore, Store, TieredStore
-from dalirefurb.store.available import available_bytes
+from dalirefurb.store.available import available_bytes, bytes_on_disk
 from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.tuning.choice import Choice, Verified, choose, rival, settled
@@ -98,7 +97,7 @@ def tune(
     folder = check_disk(disk)
     machine = this_machine(
         budget_bytes(memory, available=available_bytes),
-        0 if folder is None else budget_bytes(disk_budget, available=lambda: _free_on_disk(folder)),
+        0 if folder is None else budget_bytes(disk_budget, available=lambda: bytes_on_disk(folder)),
         budget_bytes(device_memory, available=lambda: free_bytes() if torch.cuda.is_available() else 0),
     )
     costs = measure(
@@ -139,14 +138,6 @@ def check_disk(disk: Path | str | None) -> Path | None:
         said = f"must be a folder where a cache may lie, but {folder} {why}"
         raise ConfigurationError(said, argument="disk", remedy=remedy)
     return folder
-
-
-def _free_on_disk(folder: Path) -> int | None:
-    """Return the free bytes of a folder's disk; None where they cannot be asked for."""
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return None
 
 
 def this_machine(memory_bytes: int, disk_bytes: int, device_bytes: int = 0) -> Machine:
@@ -242,10 +233,7 @@ def turns_of(
     if configuration.reuse_factor == 1:
         return Turns(rows, recipes[split.recipe], Standard(len(rows), batch_size=batch_size), devices=split.devices)
     planner = Refurbish(
-        len(rows),
-        batch_size=batch_size,
-        reuse_factor=configuration.reuse_factor,
-        coverage=configuration.coverage,
+        len(rows), batch_size=batch_size, reuse_factor=configuration.reuse_factor, coverage=configuration.coverage
     )
     store: Store = DeviceStore() if configuration.tier == "device" else MemoryStore()
     if configuration.tier in ("disk", "tiered") and disk is not None:

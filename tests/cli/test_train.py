@@ -5,6 +5,7 @@ import torch
 from dalirefurb.augment.presets import simple
 from dalirefurb.demo.compare import TimedRun, explanation, table
 from dalirefurb.demo.training import EpochReport, SmallResNet, Trainer
+from dalirefurb.engine.stats import Stats
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Arrays
@@ -28,14 +29,12 @@ def trainer(*, num_samples=70, reuse_factor=2, epochs=4, seed=0, **arguments):
     return Trainer(red_and_blue(num_samples), recipe, planner, epochs=epochs, **arguments)
 
 
-def report(*, batch_s=(1.0, 1.0), step_s=(0.5, 0.5), rows=(10, 10), misses=0, accuracy=0.5):
+def report(*, batch_s=(1.0, 1.0), wait_s=0.0, rows=(10, 10), misses=0, accuracy=0.5):
     return EpochReport(
         epoch=0,
         rows=np.array(rows),
         batch_s=np.array(batch_s),
-        step_s=np.array(step_s),
-        hits=sum(rows) - misses,
-        misses=misses,
+        stats=Stats(hits=sum(rows) - misses, misses=misses, consumer_wait_s=wait_s),
         loss=1.0,
         accuracy=accuracy,
     )
@@ -53,8 +52,8 @@ def test_an_epoch_counts_its_hits_and_misses(reuse_factor):
     with trainer(reuse_factor=reuse_factor, epochs=3) as training:
         reports = [training.epoch() for _ in range(3)]
     expected = {1: [70, 70, 70], 2: [70, 35, 35]}[reuse_factor]
-    assert [report.misses for report in reports] == expected
-    assert [report.hits for report in reports] == [70 - misses for misses in expected]
+    assert [report.stats.misses for report in reports] == expected
+    assert [report.stats.hits for report in reports] == [70 - misses for misses in expected]
     assert [report.epoch for report in reports] == [0, 1, 2]
 
 
@@ -62,8 +61,7 @@ def test_an_epoch_reports_every_batch_also_the_short_last_one():
     with trainer(epochs=1) as training:
         epoch = training.epoch()
     assert epoch.rows.tolist() == [16, 16, 16, 16, 6]
-    assert epoch.batch_s.shape == epoch.step_s.shape == (5,)
-    assert (epoch.step_s < epoch.batch_s).all()
+    assert epoch.batch_s.shape == (5,)
     assert 0 <= epoch.waiting < 1
 
 
@@ -92,7 +90,7 @@ def test_an_assistant_is_told_every_samples_loss_and_chooses_by_it(monkeypatch):
     losses = torch.cat(told).reshape(6, 16, 4)
     assert losses.mean(dim=(1, 2)).tolist() == pytest.approx([report.loss for report in reports])
     assert (losses.std(dim=2) > 0).all()
-    assert all(report.misses == 64 and report.hits == 0 for report in reports)
+    assert all(report.stats.misses == 64 and report.stats.hits == 0 for report in reports)
 
 
 def test_the_loss_learned_from_is_the_mean_of_the_samples_losses():
@@ -128,21 +126,21 @@ def test_the_network_takes_images_of_any_size_from_32_pixels(size):
 
 
 def test_throughput_and_percentiles_are_those_of_the_batches():
-    epoch = report(rows=(10, 10, 5), batch_s=(3.0, 1.0, 1.0), step_s=(0.5, 0.5, 0.5))
+    epoch = report(rows=(10, 10, 5), batch_s=(3.0, 1.0, 1.0), wait_s=3.5)
     assert epoch.images_per_s == 5
     assert epoch.batch_ms(50) == 1000
     assert epoch.waiting == pytest.approx(0.7)
 
 
 def test_batches_made_ahead_can_be_left_out():
-    epoch = report(rows=(10, 10, 5), batch_s=(3.0, 1.0, 1.0), step_s=(0.5, 0.5, 0.5))
+    epoch = report(rows=(10, 10, 5), batch_s=(3.0, 1.0, 1.0), wait_s=3.5)
     assert epoch.after(1).images_per_s == 7.5
     assert epoch.after(3) is epoch
 
 
 def many(seconds):
     """Times and rows of enough batches."""
-    return {"batch_s": 50 * (seconds,), "step_s": 50 * (0.5,), "rows": 50 * (10,)}
+    return {"batch_s": 50 * (seconds,), "rows": 50 * (10,)}
 
 
 @pytest.mark.parametrize("epochs", [1, 2])

@@ -180,7 +180,7 @@ def test_a_data_set_in_the_page_cache_is_told(tmp_path: Path) -> None:
 
 def test_a_data_set_on_the_disk_is_measured(tmp_path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path / "images", num_samples=6)
-    monkeypatch.setattr(machine, "_is_cached", lambda *_: False)
+    monkeypatch.setattr(machine, "is_cached", lambda *_: False)
     first, second, _ = machine.data_set(folder)
     assert (first.state, first.values["page_cache_share"]) == ("good", 0.0)
     assert float(second.values["files_per_s"] or 0) > 0
@@ -224,7 +224,7 @@ def test_a_disk_that_writes_slowly_is_not_written_to_for_long(tmp_path: Path, mo
 
 def test_a_data_set_that_is_read_slowly_is_not_read_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path / "images", num_samples=6)
-    monkeypatch.setattr(machine, "_is_cached", lambda *_: False)
+    monkeypatch.setattr(machine, "is_cached", lambda *_: False)
     monkeypatch.setattr(machine, "_LONGEST_S", 1e-9)
     opened: list[Path] = []
     read = Path.read_bytes

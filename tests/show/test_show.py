@@ -26,7 +26,7 @@ from dalirefurb.planning.shuffle import PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.show import CACHED, FRESH
 from dalirefurb.show.operations import MAGNITUDES, TABLES, draws, operate, stages_for
-from dalirefurb.show.pictures import Versions, levels, take_pictures, whole_images
+from dalirefurb.show.pictures import Versions, levels, take_pictures
 from dalirefurb.show.plots import compare_plans, history, history_plot, plan_plot
 from dalirefurb.show.sheet import CELL, operations_sheet, pictures_sheet
 from dalirefurb.source import Arrays, ImageFolder
@@ -154,7 +154,7 @@ def test_originals_are_whole_and_the_right_way_up(tmp_path):
     (tmp_path / "class").mkdir()
     lying = portrait.transpose(Image.Transpose.ROTATE_90)
     (tmp_path / "class" / "turned.jpg").write_bytes(jpeg(lying, exif=exif, subsampling=0, quality=100))
-    (original,) = whole_images(ImageFolder(tmp_path), [0])
+    original, _ = ImageFolder(tmp_path)[0]
     assert original.shape == (60, 40, 3)
     assert abs(original.astype(int) - np.asarray(portrait)).mean() < 2
 
@@ -495,4 +495,4 @@ def test_pictures_and_operations_of_arrays_can_be_drawn():
 def test_whole_photographs_are_scikit_images():
     source = whole_photographs()
     assert len(source) == 8
-    assert whole_images(source, [0])[0].shape == (512, 512, 3)
+    assert source[0][0].shape == (512, 512, 3)

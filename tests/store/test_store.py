@@ -271,8 +271,8 @@ def test_put_stores_nothing_when_one_sample_does_not_fit_the_slots() -> None:
 @pytest.mark.parametrize(
     ("slot_shape", "slots", "arena_bytes", "message"),
     [
-        ((4, 0, 3), 1, 0, r"each at least 1, but is \(4, 0, 3\)"),
-        (SHAPE, -1, 0, "slots must be at least 0, but is -1"),
+        ((4, 0, 3), 1, 0, r"each at least 1, got \(4, 0, 3\)"),
+        (SHAPE, -1, 0, "slots must be at least 0, got -1"),
         (None, 1, 0, "arena_bytes must be positive if slot_shape is None, otherwise 0, but is 0"),
         (SHAPE, 1, 64, "arena_bytes must be positive if slot_shape is None, otherwise 0, but is 64"),
     ],

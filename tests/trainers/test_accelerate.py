@@ -179,7 +179,7 @@ def test_batches_are_put_on_the_accelerators_device_unless_it_places_nothing() -
 
 def test_what_is_no_loader_and_what_cannot_be_gathered_are_refused() -> None:
     accelerator = accelerator_for()
-    with pytest.raises(ConfigurationError, match=r"loader must be a dalirefurb\.Loader, got list: give other loaders"):
+    with pytest.raises(ConfigurationError, match=r"loader must be a dalirefurb\.Loader itself, got \[1\]: give other"):
         prepare(accelerator, [1])
     with training_loader() as loader, pytest.raises(ConfigurationError, match="give the trainer what was mapped"):
         prepare(accelerator, loader.as_dicts())

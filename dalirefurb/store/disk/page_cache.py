@@ -70,12 +70,8 @@ class Mapped:
         return all(self.has(start) for start in starts[::step].tolist())
 
     def has(self, start: int) -> bool:
-        """Tell whether a byte is in the page cache."""
-        try:
-            return os.preadv(self._fd, (bytearray(1),), start, os.RWF_NOWAIT) == 1
-        except (OSError, AttributeError, NotImplementedError):
-            # It would have to wait for the disk, or neither the file system tells nor a Python built long ago can ask.
-            return False
+        """Tell whether a byte is in the page cache, as far as it is told."""
+        return is_cached(self._fd, start) is True
 
     def bring(self, start: int, buffer: memoryview) -> int:
         """Have a part in the page cache, by reading it into a buffer of that size; return the bytes there were.
@@ -97,6 +93,16 @@ class Mapped:
         """Show a part as it is now for good: its pages become this process's own, at the same address."""
         touched = self.pixels[start // PAGE * PAGE : start + nbytes : PAGE]
         touched[:] = touched.copy()
+
+
+def is_cached(fd: int, place: int) -> bool | None:
+    """Tell whether the page cache holds a byte of an open file; None: neither its file system nor Python can tell."""
+    try:
+        return os.preadv(fd, (bytearray(1),), place, os.RWF_NOWAIT) == 1
+    except BlockingIOError:  # It would have to wait for the disk.
+        return False
+    except (OSError, AttributeError, NotImplementedError):
+        return None
 
 
 def waits() -> int:

@@ -236,7 +236,9 @@ def test_a_group_begins_with_its_standard():
         tiny(REUSE, STANDARD)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.weekly if "50" in each else []) for each in NETWORKS]
+)
 def test_a_network_turns_images_into_logits_and_has_the_weights_that_its_module_lists(name):
     network = NETWORKS[name](10)
     assert network(torch.zeros(2, 3, 64, 64)).shape == (2, 10)

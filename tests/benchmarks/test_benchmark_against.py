@@ -367,6 +367,7 @@ def test_a_competitor_that_hangs_is_named_and_ends_with_all_that_it_started(monk
     wait_for_end(child)
 
 
+@pytest.mark.weekly  # Competitors are for who runs the benchmark.
 def test_a_worker_tells_for_each_competitor_how_it_can_be_set_or_why_it_cannot_run():
     done = subprocess.run(
         [sys.executable, str(WORKER), "--list", "2"], capture_output=True, text=True, timeout=900, check=True

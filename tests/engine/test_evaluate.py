@@ -92,8 +92,8 @@ def test_any_number_of_ranks_serve_each_image_once_and_as_one_process_does(
 WEEKLY = pytest.mark.weekly
 
 
-# 64 leaves a last batch of 61; 10, three rows. Of 1 and of all at once there is no other division than above.
-@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=WEEKLY), 10, 64, pytest.param(253, marks=WEEKLY)])
+# 10 leaves a last batch of three rows; 64, of 61. Of 1 and of all at once there is no other division than above.
+@pytest.mark.parametrize("batch_size", [10, *(pytest.param(each, marks=WEEKLY) for each in (1, 64, 253))])
 def test_accuracy_of_253_samples_is_equal_whatever_the_number_of_ranks(batch_size: int) -> None:
     random = np.random.default_rng(0)
     source = Arrays(random.integers(0, 256, (253, 8, 8, 3), dtype=np.uint8), random.integers(0, 3, 253))

@@ -174,8 +174,11 @@ WEEKLY = {
     *(("assisted", owner, method) for owner, method in GRAPH_CALLS[:2]),
     ("refurbished", Replicas, "collect"),
     ("files", Replicas, "collect"),
+    ("files", MemoryStore, "get"),
     ("files", MemoryStore, "evict"),
     ("files", MemoryStore, "retain"),
+    ("files", Lease, "release"),
+    ("assisted", MemoryStore, "get"),
 }
 """A run of the same graph, and a store that evicts and retains, fails in the same lines in every case: each of these
 calls is made to fail in one or two of the cases always, and in these weekly."""

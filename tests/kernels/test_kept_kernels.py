@@ -107,7 +107,7 @@ def test_kernels_are_compiled_where_the_disk_is_full(script: Path, tmp_path: Pat
     "damage",
     [
         pytest.param(lambda folder: halve(files(folder, "nbi")), id="half an index", marks=pytest.mark.weekly),
-        pytest.param(lambda folder: halve(files(folder, "nbc")), id="half of the code"),
+        pytest.param(lambda folder: halve(files(folder, "nbc")), id="half of the code", marks=pytest.mark.weekly),
         pytest.param(
             lambda folder: take_names(files(folder, "nbi")),
             id="a folder at an index's place",

@@ -38,7 +38,11 @@ def _no_progress(monkeypatch):
     monkeypatch.setattr("dalirefurb.cli.outcome._LEVEL", logging.WARNING)
 
 
-_PIPELINES = ("tests.one_batch", "_replica"), ("tests.stages", "cached_dali_maker"), ("tests.bad_files", "_replica")
+_PIPELINES = (
+    *(("tests.one_batch", name) for name in ("_replica", "operation_pipeline")),
+    ("tests.stages", "cached_dali_maker"),
+    ("tests.bad_files", "_replica"),
+)
 """Caches of functions that make pipelines."""
 
 

@@ -239,7 +239,9 @@ def test_a_view_renames_what_follows_another_stage() -> None:
         recipe.view(0)
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.weekly if " " in name else []) for name in PRESETS]
+)
 def test_a_preset_serves_the_same_with_a_store_and_without(name: str, tmp_path: Any) -> None:
     recipe = PRESETS[name]
     if recipe.encoded:

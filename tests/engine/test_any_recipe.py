@@ -58,6 +58,7 @@ from dalirefurb.targets import Annotated, Boxes, Masks
 from dalirefurb.targets.kinds import Target
 from tests.in_turn import EACH_CHANGE
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 HEIGHT, WIDTH, COUNT, BATCH_SIZE, EPOCHS = 26, 34, 11, 4, 3
 IMAGES = np.random.default_rng(0).integers(0, 256, (COUNT, HEIGHT, WIDTH, 3), np.uint8)
 SOURCE = Arrays(IMAGES, np.arange(COUNT))

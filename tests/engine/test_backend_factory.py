@@ -47,6 +47,7 @@ from tests.pipelines import living_pipelines
 pytest.importorskip("numba")
 from dalirefurb.kernels.buffers import Buffers
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 SIZE = 32
 RECIPE = rand_augment(SIZE)
 NUM_SAMPLES = 20

@@ -96,9 +96,7 @@ def warp_mask(
     warp(np.ascontiguousarray(labels), source_map, lines, fill, out)
 
 
-def warp_runs(
-    runs: Runs, source_map: NDArray[np.float64], lines: NDArray[np.float64], fill: int, out: Labels
-) -> None:
+def warp_runs(runs: Runs, source_map: NDArray[np.float64], lines: NDArray[np.float64], fill: int, out: Labels) -> None:
     """Do what `warp_mask` does with the mask of some runs, of which only those rows are made that may be seen."""
     expand = expand_of(str(runs.values.dtype))
     if expand is None:

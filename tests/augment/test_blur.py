@@ -32,7 +32,10 @@ def blurred(picture: Picture, kernel_size: int, sigma: float) -> NDArray[np.floa
     return across
 
 
-@pytest.mark.parametrize(("sigma", "kernel_size", "by"), in_turn([0.001, 0.1, 0.3, 0.5, 1.0, 1.7, 2.0, 10.0, 1e30], [1, 3, 5, 23, 51], MAKERS))
+@pytest.mark.parametrize(
+    ("sigma", "kernel_size", "by"),
+    in_turn([0.001, 0.1, 0.3, 0.5, 1.0, 1.7, 2.0, 10.0, 1e30], [1, 3, 5, 23, 51], MAKERS),
+)
 def test_a_blur_is_a_weighted_sum_of_neighbours(by: Maker, kernel_size: int, sigma: float) -> None:
     pictures = list(PICTURES.values())
     parameters = repeated(len(pictures), sigma=np.float32(sigma))

@@ -319,8 +319,7 @@ def test_images_to_evaluate_on_are_those_in_val_or_a_share_of_all_classes(imagen
 # That the lines in question are alike in both is tested below.
 @pytest.mark.parametrize(
     ("path", "heeded"),
-    [(path, True) for path in PIPELINES]
-    + [pytest.param(path, False, marks=pytest.mark.weekly) for path in PIPELINES],
+    [(path, True) for path in PIPELINES] + [pytest.param(path, False, marks=pytest.mark.weekly) for path in PIPELINES],
     ids=lambda each: getattr(each, "stem", each),
 )
 def test_an_interrupt_while_a_pipeline_imports_torch_is_no_traceback(path, heeded):

@@ -266,7 +266,9 @@ def test_without_chance_every_image_is_mirrored_or_none(kernels: Kernels) -> Non
 @pytest.mark.parametrize(
     "preset",
     [
-        pytest.param(preset, id=preset.__name__, marks=[] if preset in (rand_augment, timm_augment) else pytest.mark.weekly)
+        pytest.param(
+            preset, id=preset.__name__, marks=[] if preset in (rand_augment, timm_augment) else pytest.mark.weekly
+        )
         for preset in AUGMENTING
     ],
 )

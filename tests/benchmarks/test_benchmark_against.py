@@ -147,7 +147,7 @@ def test_every_promise_against_a_competitor_is_a_ratio_of_one_round():
     assert {name: each.bound for name, each in found.items() if each.bound} == {"reuse factor 3, paper / standard": 3}
 
 
-@pytest.mark.parametrize(("layers", "replicas"), [(0, 2), (1, 1)])
+@pytest.mark.parametrize(("layers", "replicas"), [(0, 2), pytest.param(1, 1, marks=pytest.mark.weekly)])
 def test_stock_dali_serves_whole_batches_from_every_replica(folder, layers, replicas):
     placement = harness.Placement(replicas, 1)
     sizes = Loading(size=32, batch_size=4, layers=layers, epoch_batches=1, rounds=1)

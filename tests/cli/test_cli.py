@@ -121,7 +121,9 @@ def test_train_with_reuse_factor_1_never_hits(photographs, capsys):
             [["24", "48"], ["24", "48"]],
             "echo, echoing factor 1.5, buffer size 64: cached: decode (",
         ),
-        pytest.param(["echo", "--split", "end"], [["48", "48"], ["48", "48"]], "; fresh: nothing\n", marks=pytest.mark.weekly),
+        pytest.param(
+            ["echo", "--split", "end"], [["48", "48"], ["48", "48"]], "; fresh: nothing\n", marks=pytest.mark.weekly
+        ),
         (["echo", "--split", "0"], [["48", "48"], ["48", "48"]], "cached: files, as they were read ("),
         (
             ["batch_echo", "--buffer-size", "2"],
@@ -135,7 +137,8 @@ def test_train_with_reuse_factor_1_never_hits(photographs, capsys):
         ),
         pytest.param(
             ["smartcache"],
-            [["0", "16"], ["14", "2"]], "smartcache, num cache objects 16, replace percent 0.1: cached",
+            [["0", "16"], ["14", "2"]],
+            "smartcache, num cache objects 16, replace percent 0.1: cached",
             marks=pytest.mark.weekly,
         ),
         (
@@ -150,7 +153,8 @@ def test_train_with_reuse_factor_1_never_hits(photographs, capsys):
         ),
         pytest.param(
             ["autoassist", "--lag", "40"],
-            [["0", "48"], ["0", "48"]], "autoassist, lag 40: nothing is cached",
+            [["0", "48"], ["0", "48"]],
+            "autoassist, lag 40: nothing is cached",
             marks=pytest.mark.weekly,
         ),
         (["autoassist"], [["0", "48"], ["0", "48"]], "\nof 96 samples considered 96 were trained on, 0% saved; "),

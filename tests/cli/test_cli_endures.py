@@ -583,7 +583,13 @@ def test_no_file_becomes_a_stream_that_was_closed():
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], *(pytest.param(each, marks=pytest.mark.weekly) for each in (["train", "--help"], [*PLAN, "--out", "/dev/null"]))],
+    [
+        ["--help"],
+        *(
+            pytest.param(each, marks=pytest.mark.weekly)
+            for each in (["train", "--help"], [*PLAN, "--out", "/dev/null"])
+        ),
+    ],
 )
 def test_a_reader_that_has_gone_costs_no_traceback(arguments):
     reading, writing = os.pipe()

@@ -591,7 +591,10 @@ def keepers(root: str, keep: str, form: Any, log: str, kills: int) -> None:
     ("form", "kills"),
     [
         ("decoded", KILLS),
-        *(pytest.param(*each, marks=pytest.mark.weekly) for each in (("decoded", 0), ("encoded", KILLS), ("encoded", 0))),
+        *(
+            pytest.param(*each, marks=pytest.mark.weekly)
+            for each in (("decoded", 0), ("encoded", KILLS), ("encoded", 0))
+        ),
     ],
 )
 def test_four_processes_make_each_sample_once_but_for_those_that_are_killed(

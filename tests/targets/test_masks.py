@@ -108,8 +108,8 @@ def test_labels_become_any_type_also_without_a_compiler(kind: str, made: str, mo
     warp_mask(labels, source_map, lines, fill, one)
     monkeypatch.setattr(masks, "warp_of", lambda kind, made: warp_labels)
     monkeypatch.setattr(masks, "expand_of", lambda kind: None)
-    for warp, given in ((warp_mask, labels), (warp_runs, Runs.of(labels))):
-        warp(given, source_map, lines, fill, other)
+    for warp, source in ((warp_mask, labels), (warp_runs, Runs.of(labels))):
+        warp(source, source_map, lines, fill, other)
         assert np.array_equal(one, other)
     assert {fill} < {*one.ravel().tolist()}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +183,17 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("name", "kernels"), in_turn(list(CASES), KERNELS))
+ALONE = ["rotation", "affine", "perspective", "scale jitter", "smooth resize", "cubic crop"]
+"""Those whose stages, or whose way to resample, are in others of more stages too: only weekly."""
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [
+        *in_turn([name for name in CASES if name not in ALONE], KERNELS),
+        *(pytest.param(*case, marks=pytest.mark.weekly) for case in product(ALONE, KERNELS)),
+    ],
+)
 def test_a_served_pixel_comes_from_where_the_maps_say(name: str, kernels: str) -> None:
     """At every split, of computed and of cached images."""
     case = CASES[name]

@@ -116,7 +116,7 @@ def _auto_augment_with_own_stage_between() -> Recipe:
 @pytest.mark.parametrize(
     "recipe",
     [
-        with_own_stage(4).with_output(dtype="bfloat16"),
+        pytest.param(with_own_stage(4).with_output(dtype="bfloat16"), marks=pytest.mark.weekly),
         with_own_stage(4).with_output(dtype="float16", channels_last=True),
         Recipe(with_own_stage(4).stages, Output(SIZE, channels=1), 4),
         _auto_augment_with_own_stage_between(),

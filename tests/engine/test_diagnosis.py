@@ -400,7 +400,13 @@ def steps_of(kind: str) -> Iterator[Callable[[], object]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "shared"), [("sleeps", False), ("computes", True), ("torch", True), ("another thread", True)]
+    ("kind", "shared"),
+    [
+        ("sleeps", False),
+        ("computes", True),
+        ("another thread", True),
+        pytest.param("torch", True, marks=pytest.mark.weekly),
+    ],
 )
 def test_a_model_shares_the_cores_if_it_computes_on_whatever_threads(
     kind: str, shared: bool, monkeypatch: pytest.MonkeyPatch

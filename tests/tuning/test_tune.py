@@ -379,6 +379,7 @@ def test_without_enough_time_the_command_recommends_nothing_and_says_what_it_nee
     assert "import" not in capsys.readouterr().out
 
 
+@pytest.mark.weekly  # What fails in its turns is tried below.
 def test_a_loader_that_fails_in_a_round_is_no_candidate_and_is_told_once(folder, monkeypatch):
     make_short(monkeypatch)
     usual = Turns.slice

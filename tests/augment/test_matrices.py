@@ -183,8 +183,8 @@ CASES = {
 }
 
 
-ALONE = ["rotation", "affine", "perspective", "scale jitter", "smooth resize", "cubic crop"]
-"""Those whose stages, or whose way to resample, are in others of more stages too: only weekly."""
+ALONE = ["rotation", "affine", "perspective", "smooth crop"]
+"""Those whose stages are in others, of more stages, too: only weekly."""
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from dalirefurb.store.disk import slot_file
 from tests.in_turn import EACH_CHANGE
 
 settings.register_profile("dev", max_examples=50, deadline=None)
-settings.register_profile("ci", max_examples=20, deadline=None, derandomize=True)
+settings.register_profile("ci", max_examples=12, deadline=None, derandomize=True)
 settings.register_profile("few", max_examples=8, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
@@ -38,7 +38,11 @@ def _no_progress(monkeypatch):
     monkeypatch.setattr("dalirefurb.cli.outcome._LEVEL", logging.WARNING)
 
 
-_PIPELINES = ("tests.one_batch", "_replica"), ("tests.stages", "cached_dali_maker"), ("tests.bad_files", "_replica")
+_PIPELINES = (
+    *(("tests.one_batch", name) for name in ("_replica", "operation_pipeline")),
+    ("tests.stages", "cached_dali_maker"),
+    ("tests.bad_files", "_replica"),
+)
 """Caches of functions that make pipelines."""
 
 

@@ -19,7 +19,7 @@ LIMIT_S = 600
 def turns() -> Iterator[int]:
     """Which call fails, run after run: each in turn; where each change is tested, fewer and fewer of them."""
     if EACH_CHANGE:
-        return chain((1, 2), (3 * 2**doubling for doubling in count()))
+        return chain((1, 3), (6 * 4**power for power in count()))
     return count(1)
 
 

@@ -67,6 +67,7 @@ def _replica(recipe: Recipe) -> Replica:
     return Replica.of(graph, serialized, num_threads=1, device_id=None)
 
 
+@lru_cache(maxsize=8)
 def operation_pipeline(layer: OperationLayer, device: Device = "cpu", device_id: int | None = None) -> Any:
     """Return a pipeline of a layer's operations alone; all tables' operations are told apart by their parameters."""
 

@@ -81,11 +81,11 @@ def assert_resumes_everywhere(
 
 
 def some(places: Iterable[int]) -> list[int]:
-    """Return all places; where each change is tested, of many of them six, which are those of other batches."""
+    """Return all places; where each change is tested, of many of them four, which are those of other batches."""
     all_of = list(places)
     if not EACH_CHANGE:
         return all_of
-    step = max(1, len(all_of) // 6)
+    step = max(1, len(all_of) // 4)
     return all_of[:: step + 1 - step % 2]  # An odd step does not fall on the same batch of each epoch.
 
 

@@ -44,6 +44,7 @@ from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError,
 from tests.broadcast_training import digest
 from tests.endings import nothing_left, wait_for_threads
 from tests.faults import limited
+from tests.in_turn import in_turn
 from tests.pictures import write_folder
 
 pytestmark = pytest.mark.usefixtures("traced_once")
@@ -357,16 +358,19 @@ def test_little_memory_is_taken_as_long_as_nobody_keeps_batches(source: ImageFol
 
 
 @pytest.mark.parametrize(
-    ("recipe", "planner"),
-    [
-        (simple(16, raw=True, dtype="bfloat16"), Standard(10, batch_size=4)),
-        (simple(16, raw=True, dtype="float16", channels_last=True), Standard(10, batch_size=4)),
-        (simple(16, raw=True), Standard(10, batch_size=1)),
-        (evaluate(16, raw=True), Evaluate(10, batch_size=4, pad=True)),
-    ],
+    ("serving", "labels"),
+    in_turn(
+        [
+            (simple(16, raw=True, dtype="bfloat16"), Standard(10, batch_size=4)),
+            (simple(16, raw=True, dtype="float16", channels_last=True), Standard(10, batch_size=4)),
+            (simple(16, raw=True), Standard(10, batch_size=1)),
+            (evaluate(16, raw=True), Evaluate(10, batch_size=4, pad=True)),
+        ],
+        [np.arange(10), np.eye(10, 3, dtype=np.float32), np.arange(10) > 4],
+    ),
 )
-@pytest.mark.parametrize("labels", [np.arange(10), np.eye(10, 3, dtype=np.float32), np.arange(10) > 4])
-def test_whatever_the_batches_are_made_of(recipe: Recipe, planner: Any, labels: Any) -> None:
+def test_whatever_the_batches_are_made_of(serving: tuple[Recipe, Any], labels: Any) -> None:
+    recipe, planner = serving
     images = np.random.default_rng(0).integers(0, 256, (10, 16, 16, 3), np.uint8)
     source = Arrays(images, labels)
     with Loader(source, recipe, planner, with_indices=True) as loader:

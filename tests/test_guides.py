@@ -8,6 +8,7 @@ import inspect
 import io
 import json
 import re
+import shutil
 import signal
 import tarfile
 import tempfile
@@ -32,11 +33,19 @@ THEIRS = {"T.", "weights.", "torch.cuda.", "torch.distributed.", "L.", "trainer.
 """Owners of names that are of PyTorch or torchvision."""
 
 
-@pytest.fixture
-def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def annotated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of photographs to train on and to validate with, masks, and annotations."""
+    folder: Path = tmp_path_factory.mktemp("annotated")
     for part, num_samples in (("train", 64), ("val", 64)):
-        write_folder(tmp_path / "photos" / part, num_samples=num_samples)
-    annotate(tmp_path)
+        write_folder(folder / "photos" / part, num_samples=num_samples)
+    annotate(folder)
+    return folder
+
+
+@pytest.fixture
+def photos(annotated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(annotated, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     launched = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     for name, value in launched.items():

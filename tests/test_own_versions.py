@@ -49,7 +49,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     return ImageFolder(write_folder(tmp_path_factory.mktemp("pictures"), num_samples=COUNT))
 
 
-@pytest.mark.parametrize("split", [0, 1, 2, RECIPE.split, len(RECIPE.stages)])
+@pytest.mark.parametrize(
+    "split",
+    [0, RECIPE.split, len(RECIPE.stages), *(pytest.param(split, marks=pytest.mark.weekly) for split in (1, 2))],
+)
 def test_a_store_changes_nothing_and_the_first_view_is_a_loaders_without_views(folder: ImageFolder, split: int) -> None:
     recipe = RECIPE.at(split)
     first = served(Loader(folder, recipe, ALONE, MemoryStore()))

@@ -36,8 +36,10 @@ from dalirefurb import (
 from dalirefurb.augment import Decode, HorizontalFlip, KernelStage, RandomResizedCrop, Resize
 from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchError
 from dalirefurb.planning.planner import Planner
+from tests.in_turn import in_turn
 from tests.pictures import write_folder
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 COUNT, ROWS, SIZE, EPOCHS = 13, 4, 24, 4
 RECIPE = rand_augment(SIZE)
 
@@ -87,7 +89,7 @@ PLANNERS: dict[str, Callable[[], Planner]] = {
 }
 
 
-@pytest.mark.parametrize(("planner", "no_copy"), [("refurbish", False), *((name, True) for name in PLANNERS)])
+@pytest.mark.parametrize(("planner", "no_copy"), in_turn([*PLANNERS], [True, False]))
 def test_a_users_pipeline_serves_what_a_loader_serves(source: ImageFolder, planner: str, *, no_copy: bool) -> None:
     plan = PLANNERS[planner]
     with PartialSource(source, RECIPE, plan(), MemoryStore(), kernels="dali") as samples:
@@ -113,7 +115,10 @@ def test_at_every_split(source: ImageFolder, split: int | str) -> None:
         assert of_iterator(iterator) == served(source, recipe, refurbish())
 
 
-@pytest.mark.parametrize("store", [None, MemoryStore, lambda: MemoryStore(max_bytes=5000)])
+# One that holds all is in `test_at_every_split`.
+@pytest.mark.parametrize(
+    "store", [None, pytest.param(MemoryStore, marks=pytest.mark.weekly), lambda: MemoryStore(max_bytes=5000)]
+)
 def test_the_store_changes_nothing(source: ImageFolder, store: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

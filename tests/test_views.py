@@ -136,7 +136,7 @@ def test_samples_are_read_once_for_all_views(folder: ImageFolder) -> None:
         assert loader.stats().files - before == COUNT
 
 
-@pytest.mark.parametrize("batches", [0, 2, 3])
+@pytest.mark.parametrize("batches", [2, *(pytest.param(each, marks=pytest.mark.weekly) for each in (0, 3))])
 def test_views_go_on_from_a_state(folder: ImageFolder, batches: int) -> None:
     expected = each_alone(folder, [RECIPE, *VIEWS], REFURBISH)
     with Loader(folder, RECIPE, REFURBISH, MemoryStore(), views=VIEWS) as loader:

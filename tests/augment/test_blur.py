@@ -14,6 +14,7 @@ from dalirefurb.augment import GaussianBlur
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.testing.stage import stage_pipeline
 from tests.augment.test_operations import PICTURES, Picture
+from tests.in_turn import in_turn
 from tests.stages import MAKERS, Maker, drawn_for_size, made, repeated
 
 UNLIKELY = 1e-4
@@ -31,9 +32,10 @@ def blurred(picture: Picture, kernel_size: int, sigma: float) -> NDArray[np.floa
     return across
 
 
-@by_each
-@pytest.mark.parametrize("sigma", [0.001, 0.1, 0.3, 0.5, 1.0, 1.7, 2.0, 10.0, 1e30])
-@pytest.mark.parametrize("kernel_size", [1, 3, 5, 23, 51])
+@pytest.mark.parametrize(
+    ("sigma", "kernel_size", "by"),
+    in_turn([0.001, 0.1, 0.3, 0.5, 1.0, 1.7, 2.0, 10.0, 1e30], [1, 3, 5, 23, 51], MAKERS),
+)
 def test_a_blur_is_a_weighted_sum_of_neighbours(by: Maker, kernel_size: int, sigma: float) -> None:
     pictures = list(PICTURES.values())
     parameters = repeated(len(pictures), sigma=np.float32(sigma))

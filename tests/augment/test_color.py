@@ -18,6 +18,7 @@ from dalirefurb.augment.stages.color import JITTERS
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.testing.stage import stage_pipeline
 from tests.augment.test_operations import PICTURES, Picture
+from tests.in_turn import in_turn
 from tests.stages import MAKERS, Maker, drawn, drawn_for_size, made, repeated
 
 UNLIKELY = 1e-4
@@ -92,8 +93,7 @@ def test_a_strong_change_is_as_far_off_as_grey_levels_and_the_mean_are(by: Maker
     assert np.abs(served.astype(int) - blended(noise, "contrast", factor)).max() <= stretched + 1
 
 
-@by_each
-@pytest.mark.parametrize("hue", HUES)
+@pytest.mark.parametrize(("hue", "by"), in_turn(HUES, MAKERS))
 def test_a_hue_is_turned_by_a_share_of_the_circle(by: Maker, hue: float) -> None:
     stage = only("hue", hue) if hue else ColorJitter(hue=(0.0, 1e-9))
     parameters = {**drawn(stage, list(KINDS.values()))}

@@ -18,6 +18,7 @@ from dalirefurb.augment.stages.noise import LONGEST_SIDE, Noise, byte_sums
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.testing.stage import stage_pipeline
 from tests.augment.test_operations import PICTURES, Picture
+from tests.in_turn import in_turn
 from tests.stages import MAKERS, Maker, drawn, drawn_for_size, made
 
 UNLIKELY = 1e-4
@@ -73,8 +74,7 @@ def painted(stage: Any, picture: Picture, window: list[int], row: dict[str, Any]
     return image
 
 
-@by_each
-@of_each
+@pytest.mark.parametrize(("stage", "by"), in_turn(STAGES, MAKERS), ids=str)
 def test_windows_are_painted_over_and_nothing_else_is(by: Maker, stage: Any) -> None:
     pictures = KINDS * 2
     parameters = drawn(stage, pictures)

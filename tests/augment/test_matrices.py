@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ from dalirefurb.augment.policies.operations import Chosen, Group
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
 from tests.augment.test_stage_contract import ALL
+from tests.in_turn import EACH_CHANGE, in_turn
 from tests.loading import flat_loader
 from tests.one_batch import levels
 from tests.stages import MAKERS, Maker, drawn, made
@@ -101,12 +103,12 @@ def furthest(
 def rows_served(
     stages: Sequence[Stage], split: int, kernels: str, *, sides: tuple[int, int] = (240, 200)
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float32]]]:
-    """Yield maps and images of batches of three epochs, of which most rows are hits."""
+    """Yield maps and images of batches of three epochs, of which most rows are hits; for each change, of two."""
     count, (height, width) = 24, sides
     source = Arrays(np.repeat(coordinates(height, width)[None], count, axis=0), np.arange(count))
     recipe, planner = Recipe(list(stages), levels(SIZE), split), Refurbish(count, batch_size=8, reuse_factor=3, seed=5)
     with flat_loader(source, recipe, planner, MemoryStore(), kernels=kernels) as loader:
-        for epoch in range(3):
+        for epoch in range(2 if EACH_CHANGE else 3):
             for batch, (images, shown) in enumerate(loader):
                 yield maps_of(recipe, planner, epoch, batch, shown.numpy(), sides), images.numpy().transpose(0, 2, 3, 1)
         assert loader.stats().hits > 0 or split == 0
@@ -182,11 +184,21 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_served_pixel_comes_from_where_the_maps_say(case: Case, kernels: str) -> None:
-    """At every split, of computed and of cached images."""
-    for split in range(len(case.stages) + 1):
+ALONE = ["rotation", "affine", "perspective", "smooth crop"]
+"""Those whose stages are in others, of more stages, too: only weekly."""
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels"),
+    [
+        *in_turn([name for name in CASES if name not in ALONE], KERNELS),
+        *(pytest.param(*case, marks=pytest.mark.weekly) for case in product(ALONE, KERNELS)),
+    ],
+)
+def test_a_served_pixel_comes_from_where_the_maps_say(name: str, kernels: str) -> None:
+    """At every split, for each change at every second one, of computed and of cached images."""
+    case = CASES[name]
+    for split in range(len(case.stages), -1, -2 if EACH_CHANGE else -1):
         for maps, images in rows_served(case.stages, split, kernels):
             apart, missing = furthest(maps, np.rint(images), np.array([[200, 240]]), case.within)
             assert apart <= case.apart
@@ -245,8 +257,7 @@ LAYERS: list[OperationLayer] = [
 ]
 
 
-@pytest.mark.parametrize("by", MAKERS)
-@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
+@pytest.mark.parametrize(("layer", "by"), in_turn(LAYERS, MAKERS), ids=lambda each: getattr(each, "name", each))
 def test_operations_at_their_ends_come_from_where_they_say(layer: OperationLayer, by: Maker) -> None:
     """Either way; translations by whole pixels exactly."""
     table: Any = layer.table

@@ -263,7 +263,15 @@ def test_without_chance_every_image_is_mirrored_or_none(kernels: Kernels) -> Non
     assert torch.equal(mirrored, kept.flip(3))
 
 
-@pytest.mark.parametrize("preset", AUGMENTING, ids=lambda preset: preset.__name__)
+@pytest.mark.parametrize(
+    "preset",
+    [
+        pytest.param(
+            preset, id=preset.__name__, marks=[] if preset in (rand_augment, timm_augment) else pytest.mark.weekly
+        )
+        for preset in AUGMENTING
+    ],
+)
 def test_fill_is_what_is_seen_beyond_the_border(preset: Any) -> None:
     source = Arrays(np.full((40, 32, 32, 3), 200, np.uint8), np.arange(40))
     recipe = preset(32, raw=True, order="paper", fill=(9, 99, 199), split=0, **AS_LEVELS)

@@ -37,6 +37,7 @@ from dalirefurb.augment.stages.resize import Resize
 from dalirefurb.dali import Graph, Part
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source import Source
+from tests.in_turn import in_turn
 from tests.one_batch import levels, serve
 from tests.pictures import picture, write_folder
 
@@ -136,17 +137,15 @@ PARTS: tuple[Part, ...] = ("partial", "final", "whole")
 
 
 @pytest.mark.parametrize(
-    ("raw", "partial_device"),
-    [
-        (False, "gpu"),  # Files are decoded on both.
-        (True, "cpu"),
-        *(pytest.param(*each, marks=pytest.mark.weekly) for each in ((False, "cpu"), (True, "gpu"))),
-    ],
+    ("make", "place"),
+    in_turn(
+        [auto_augment, trivial_augment, timm_augment, evaluate],
+        [(False, "gpu"), (True, "cpu"), (False, "cpu"), (True, "gpu")],  # Files are decoded on both.
+    ),
+    ids=lambda each: getattr(each, "__name__", None),
 )
-@pytest.mark.parametrize(
-    "make", [auto_augment, trivial_augment, timm_augment, evaluate], ids=lambda make: make.__name__
-)
-def test_a_preset_can_be_placed_on_a_gpu(make: Callable[..., Recipe], raw: bool, partial_device: Device) -> None:
+def test_a_preset_can_be_placed_on_a_gpu(make: Callable[..., Recipe], place: tuple[bool, Device]) -> None:
+    raw, partial_device = place
     recipe = make(SIZE, raw=raw, channels_last=True)
     for part in PARTS:
         graph = Graph(recipe, part, partial_device, "gpu")

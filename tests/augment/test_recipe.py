@@ -26,6 +26,7 @@ from dalirefurb.loader import Loader
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Arrays
 from dalirefurb.store import MemoryStore
+from tests.in_turn import in_turn
 from tests.one_batch import levels, serve
 from tests.pictures import picture, write_folder
 
@@ -343,17 +344,19 @@ class InvertedWindow(RandomResizedCrop):
 
 
 @pytest.mark.parametrize(
-    ("own", "shipped", "change"),
-    [
-        (Vertical(), HorizontalFlip(), lambda image: image[::-1, ::-1]),
-        (Inverted(16, margin=8), RandomCrop(16, margin=8), lambda image: 255 - image),
-        (InvertedWindow(16), RandomResizedCrop(16), lambda image: 255 - image),
-    ],
-    ids=["flip", "crop", "resized crop"],
+    ("derived", "encoded"),
+    in_turn(
+        [
+            (Vertical(), HorizontalFlip(), lambda image: image[::-1, ::-1]),
+            (Inverted(16, margin=8), RandomCrop(16, margin=8), lambda image: 255 - image),
+            (InvertedWindow(16), RandomResizedCrop(16), lambda image: 255 - image),
+        ],
+        [True, False],
+    ),
 )
-@pytest.mark.parametrize("encoded", [False, True])
-def test_what_is_derived_from_a_stage_does_what_it_says_in_either_part(own, shipped, change, encoded, tmp_path):
+def test_what_is_derived_from_a_stage_does_what_it_says_in_either_part(derived, encoded, tmp_path):
     """Neither kernels nor fused operators take it for the stage that it is derived from."""
+    own, shipped, change = derived
     pixels = np.stack([np.asarray(picture(k, height=24, width=24)) for k in range(8)])
     source = Arrays(pixels, np.arange(8))
     if encoded:

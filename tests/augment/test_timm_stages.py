@@ -75,7 +75,9 @@ def test_a_second_stage_needs_its_first_before_it() -> None:
         Recipe([timm_auto_augment("v0")[0], second], Output(32), 0)
 
 
-@pytest.mark.parametrize("operations", SETS)
+@pytest.mark.parametrize(
+    "operations", [pytest.param(each, marks=pytest.mark.weekly if place % 3 else []) for place, each in enumerate(SETS)]
+)
 def test_the_outcomes_are_what_is_drawn_each_sign_of_an_operation_apart(operations: str) -> None:
     """Of one magnitude: what an operation does with its sign and against it, and what it does where it has none."""
     layer, count = LAYER(operations=operations, magnitude=5, probability=0.75), 100_000

@@ -36,7 +36,7 @@ def mosaics(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def quick(mosaics, tmp_path_factory):
-    """The JSON of a quick run, where it lies, and what was printed."""
+    """The JSON of a quick run, where it lies, and what was printed: weekly, as trainings are tested one by one."""
     out = tmp_path_factory.mktemp("results") / "accuracy.json"
     with redirect_stdout(StringIO()) as said:
         assert script.main(["--quick", "--workers", "1", "--data", str(mosaics), "--out", str(out)]) == 0
@@ -64,6 +64,7 @@ def found(case, accuracies, group=None):
     ]
 
 
+@pytest.mark.weekly
 def test_every_case_is_trained_with_every_seed_and_compared_with_standard(quick):
     results, _, said = quick
     runs = results["results"]["runs"]
@@ -75,6 +76,7 @@ def test_every_case_is_trained_with_every_seed_and_compared_with_standard(quick)
         assert each["case"] in said
 
 
+@pytest.mark.weekly
 def test_all_cases_serve_equally_many_images_but_not_equally_many_fresh_ones(quick):
     results, _, _ = quick
     comparisons = {each["case"]: each for each in results["results"]["accuracy"]}
@@ -83,6 +85,7 @@ def test_all_cases_serve_equally_many_images_but_not_equally_many_fresh_ones(qui
     assert [comparisons[name]["fresh"] for name in CASES] == [120, 40 + 13 + 13, 40, 40]
 
 
+@pytest.mark.weekly
 def test_loading_is_timed_in_as_many_rounds_as_are_wanted(quick):
     results, _, _ = quick
     slices = results["results"]["slices"]
@@ -91,6 +94,7 @@ def test_loading_is_timed_in_as_many_rounds_as_are_wanted(quick):
     )
 
 
+@pytest.mark.weekly
 def test_a_second_call_has_nothing_to_do_and_leaves_no_checkpoints(quick, mosaics):
     results, out, _ = quick
     assert not out.with_suffix(".checkpoints").exists()
@@ -104,6 +108,7 @@ def test_a_second_call_has_nothing_to_do_and_leaves_no_checkpoints(quick, mosaic
         assert again["results"][measured] == results["results"][measured]
 
 
+@pytest.mark.weekly
 def test_results_of_another_configuration_are_not_gone_on_with(quick, capsys):
     _, out, _ = quick
     with pytest.raises(SystemExit):
@@ -113,6 +118,7 @@ def test_results_of_another_configuration_are_not_gone_on_with(quick, capsys):
     )
 
 
+@pytest.mark.weekly
 def test_a_plot_is_drawn_from_the_results_alone(quick, tmp_path):
     _, out, _ = quick
     run = json.loads(out.read_text())
@@ -146,6 +152,7 @@ def test_a_run_that_is_cut_off_after_any_epoch_ends_as_one_that_is_not(mosaics, 
     assert again.test_accuracy == whole.test_accuracy
 
 
+@pytest.mark.weekly
 def test_cases_of_one_seed_begin_with_the_same_loss_until_a_reused_image_tells_them_apart(quick):
     results, _, _ = quick
     for seed in (0, 1):
@@ -236,7 +243,9 @@ def test_a_group_begins_with_its_standard():
         tiny(REUSE, STANDARD)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.weekly if "50" in each else []) for each in NETWORKS]
+)
 def test_a_network_turns_images_into_logits_and_has_the_weights_that_its_module_lists(name):
     network = NETWORKS[name](10)
     assert network(torch.zeros(2, 3, 64, 64)).shape == (2, 10)

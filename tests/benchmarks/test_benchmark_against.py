@@ -147,7 +147,7 @@ def test_every_promise_against_a_competitor_is_a_ratio_of_one_round():
     assert {name: each.bound for name, each in found.items() if each.bound} == {"reuse factor 3, paper / standard": 3}
 
 
-@pytest.mark.parametrize(("layers", "replicas"), [(0, 2), (1, 1)])
+@pytest.mark.parametrize(("layers", "replicas"), [(0, 2), pytest.param(1, 1, marks=pytest.mark.weekly)])
 def test_stock_dali_serves_whole_batches_from_every_replica(folder, layers, replicas):
     placement = harness.Placement(replicas, 1)
     sizes = Loading(size=32, batch_size=4, layers=layers, epoch_batches=1, rounds=1)
@@ -367,6 +367,7 @@ def test_a_competitor_that_hangs_is_named_and_ends_with_all_that_it_started(monk
     wait_for_end(child)
 
 
+@pytest.mark.weekly  # Competitors are for who runs the benchmark.
 def test_a_worker_tells_for_each_competitor_how_it_can_be_set_or_why_it_cannot_run():
     done = subprocess.run(
         [sys.executable, str(WORKER), "--list", "2"], capture_output=True, text=True, timeout=900, check=True

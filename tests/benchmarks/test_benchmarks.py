@@ -307,6 +307,7 @@ def test_smart_cache_is_compared_with_no_cache_in_steps_per_second(folder, tmp_p
     assert "SmartCache / no cache" in printed
 
 
+@pytest.mark.weekly  # Kernels are compared with DALI's in tests/kernels.
 def test_kernels_are_compared_with_dali_stage_by_stage(folder, tmp_path):
     pytest.importorskip("numba")
     out = tmp_path / "kernels.json"

@@ -82,6 +82,7 @@ def test_a_call_in_which_no_step_has_time_is_refused(tmp_path):
     assert done.stderr == "--minutes must be at least 4, got 1: no step may take longer\n"
 
 
+@pytest.mark.weekly  # Refusals are tried above, too.
 def test_without_a_gpu_and_dry_there_is_one_line(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
@@ -120,6 +121,7 @@ def test_a_probe_that_the_end_of_a_call_cuts_short_has_no_result_but_where_it_ha
     assert step.run(time.time() + 1, True).ended == "hung: killed after 1 s"
 
 
+@pytest.mark.weekly  # Probes are run above, too.
 def test_a_probe_of_which_a_cpu_shows_only_that_its_code_runs_is_not_called_right():
     probe = Probe("orientations", "decoding:orientations", "", on_cpu="code")
     outcome = driver.probe_step(probe, "cpu").run(time.time() + SOON, True)
@@ -209,6 +211,7 @@ def test_a_gpu_test_that_dies_or_hangs_is_a_result_and_the_others_are_run(tmp_pa
     assert time.time() - began < 1  # nothing is run again
 
 
+@pytest.mark.weekly  # It starts pytest, as the one above.
 def test_a_file_whose_tests_are_all_skipped_is_not_called_right(tmp_path):
     (tmp_path / "out").mkdir()
     text = "import pytest\n@pytest.mark.skip(reason='no GPU')\ndef test_skips(): pass\n"

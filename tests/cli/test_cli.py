@@ -121,7 +121,9 @@ def test_train_with_reuse_factor_1_never_hits(photographs, capsys):
             [["24", "48"], ["24", "48"]],
             "echo, echoing factor 1.5, buffer size 64: cached: decode (",
         ),
-        (["echo", "--split", "end"], [["48", "48"], ["48", "48"]], "; fresh: nothing\n"),
+        pytest.param(
+            ["echo", "--split", "end"], [["48", "48"], ["48", "48"]], "; fresh: nothing\n", marks=pytest.mark.weekly
+        ),
         (["echo", "--split", "0"], [["48", "48"], ["48", "48"]], "cached: files, as they were read ("),
         (
             ["batch_echo", "--buffer-size", "2"],
@@ -133,7 +135,12 @@ def test_train_with_reuse_factor_1_never_hits(photographs, capsys):
             [["0", "32"], ["24", "8"]],
             "smartcache, num cache objects 32, replace percent 0.25: cached: decode (",
         ),
-        (["smartcache"], [["0", "16"], ["14", "2"]], "smartcache, num cache objects 16, replace percent 0.1: cached"),
+        pytest.param(
+            ["smartcache"],
+            [["0", "16"], ["14", "2"]],
+            "smartcache, num cache objects 16, replace percent 0.1: cached",
+            marks=pytest.mark.weekly,
+        ),
         (
             ["frozen"],
             [["0", "48"], ["48", "0"]],
@@ -144,7 +151,12 @@ def test_train_with_reuse_factor_1_never_hits(photographs, capsys):
             [["0", "48"], ["0", "48"]],
             "simplified, remove layers 2: nothing is cached, all is fresh: decode > random_resized_crop > flip\n",
         ),
-        (["autoassist", "--lag", "40"], [["0", "48"], ["0", "48"]], "autoassist, lag 40: nothing is cached"),
+        pytest.param(
+            ["autoassist", "--lag", "40"],
+            [["0", "48"], ["0", "48"]],
+            "autoassist, lag 40: nothing is cached",
+            marks=pytest.mark.weekly,
+        ),
         (["autoassist"], [["0", "48"], ["0", "48"]], "\nof 96 samples considered 96 were trained on, 0% saved; "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) and isinstance(value[0], str) else "",
@@ -166,7 +178,7 @@ def test_every_technique_is_explained_and_has_options_that_are_explained(capsys)
         assert f"\n  {name:<12}{technique.summary}\n" in said
 
 
-@pytest.mark.parametrize("split", ["flip", "4"])
+@pytest.mark.parametrize("split", [pytest.param("flip", marks=pytest.mark.weekly), "4"])
 def test_train_splits_where_it_is_told(photographs, capsys, split):
     assert main(["train", str(photographs), *SMALL, "--split", split, "--order", "crop_last"]) == 0
     fresh = {"flip": "fresh: flip\n", "4": "fresh: random_crop > flip\n"}[split]

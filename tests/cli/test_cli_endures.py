@@ -33,6 +33,7 @@ from tests.pictures import write_folder
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 SMALL = ["--size", "32", "--batch-size", "16", "--epochs", "2"]
+PLAN = ["show", "--plan", "--num-samples", "99"]
 
 
 @pytest.fixture(scope="module")
@@ -282,6 +283,7 @@ def test_a_picture_is_named_with_escapes(tmp_path, monkeypatch, capsys):
     assert [path.name for path in tmp_path.iterdir()] == [ODD_NAME]
 
 
+@pytest.mark.weekly  # Names are escaped above, in this process, and of files that are read.
 def test_a_name_that_standard_output_cannot_encode_is_written_with_escapes(tmp_path):
     done = run_outside(
         ["show", "--plan", "--num-samples", "99", "--out", "é.png"], cwd=tmp_path, PYTHONIOENCODING="ascii"
@@ -347,8 +349,8 @@ def run_outside(arguments, *, stdout=subprocess.PIPE, stderr=subprocess.PIPE, sh
 
 
 ENDED = [
-    ("making images", signal.SIGTERM, 143, "terminated"),
-    ("making images", signal.SIGHUP, 129, "terminated"),
+    pytest.param("making images", signal.SIGTERM, 143, "terminated", marks=pytest.mark.weekly),
+    pytest.param("making images", signal.SIGHUP, 129, "terminated", marks=pytest.mark.weekly),
     ("making images", signal.SIGINT, 130, "interrupted"),
     pytest.param("training", signal.SIGHUP, 129, "terminated", marks=pytest.mark.weekly),
 ]
@@ -356,7 +358,7 @@ ENDED = [
 
 @pytest.mark.parametrize(("moment", "number", "status", "told"), ENDED, ids=lambda each: getattr(each, "name", None))
 def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path, tmp_path_factory, moment, number, status, told):
-    """Neither images nor pictures, nor folders, nor processes. Trainings that get the other signals are below."""
+    """Neither images nor pictures, nor folders, nor processes. A training that gets SIGTERM is below."""
     folders = ["--folder", str(tmp_path / "new" / "photographs"), "--out", str(tmp_path / "drawn" / "here")]
     long = ["--images", "20000"] if moment == "making images" else ["--images", "64", "--epochs", "9999"]
     command = [sys.executable, "-m", "dalirefurb", "demo", "--quick", "--size", "32", *long]
@@ -454,7 +456,7 @@ def test_the_log_is_as_it_was_after_a_command(tmp_path, capsys):
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("mode", [[], ["--operations"]])
+@pytest.mark.parametrize("mode", [[], pytest.param(["--operations"], marks=pytest.mark.weekly)])
 def test_a_bad_image_is_left_out_of_a_picture(photographs, tmp_path, capsys, mode):
     folder = shutil.copytree(photographs, tmp_path / "photographs")
     bad = min((folder / "class_0").iterdir())
@@ -520,7 +522,7 @@ def test_a_path_of_another_kind_is_one_line(tmp_path, monkeypatch, capsys, comma
 
 
 @pytest.mark.parametrize(
-    "arguments", [["show", "--plan", "--num-samples", "99"], ["--help"], ["cache", "inspect", "x"]]
+    "arguments", [pytest.param(PLAN, marks=pytest.mark.weekly), ["--help"], ["cache", "inspect", "x"]]
 )
 def test_a_command_needs_no_home(tmp_path, arguments):
     command = [sys.executable, "-m", "dalirefurb", *arguments]
@@ -538,9 +540,6 @@ def test_a_training_of_which_only_the_first_line_is_read_ends_without_a_word(pho
     )
 
 
-PLAN = ["show", "--plan", "--num-samples", "99"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "shell", "status", "said"),
     [
@@ -554,11 +553,12 @@ PLAN = ["show", "--plan", "--num-samples", "99"]
             marks=pytest.mark.weekly,
         ),
         (["train", "missing"], ">&-", 1, "standard output must be open, but is closed"),
-        (["--help"], ">&-", 1, "standard output must be open, but is closed"),
         (["train", "missing"], "2> /dev/full", 2, ""),
-        (["train", "missing"], "2>&-", 2, ""),
-        (["--colour"], "2> /dev/full", 2, ""),
         (["--colour"], "2>&-", 2, ""),
+        # Each stream is closed and full above, by either kind of command.
+        pytest.param(["--help"], ">&-", 1, "standard output must be open, but is closed", marks=pytest.mark.weekly),
+        pytest.param(["train", "missing"], "2>&-", 2, "", marks=pytest.mark.weekly),
+        pytest.param(["--colour"], "2> /dev/full", 2, "", marks=pytest.mark.weekly),
     ],
 )
 def test_a_stream_that_is_closed_or_full_costs_no_traceback(arguments, shell, status, said):
@@ -583,7 +583,13 @@ def test_no_file_becomes_a_stream_that_was_closed():
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["train", "--help"], pytest.param([*PLAN, "--out", "/dev/null"], marks=pytest.mark.weekly)],
+    [
+        ["--help"],
+        *(
+            pytest.param(each, marks=pytest.mark.weekly)
+            for each in (["train", "--help"], [*PLAN, "--out", "/dev/null"])
+        ),
+    ],
 )
 def test_a_reader_that_has_gone_costs_no_traceback(arguments):
     reading, writing = os.pipe()
@@ -616,7 +622,8 @@ def test_an_interrupt_while_something_is_imported_is_one_line(photographs, modul
     ) == (module != "numpy")
 
 
-@pytest.mark.parametrize("module", [pytest.param("torch", marks=pytest.mark.weekly), "nvidia.dali"])
+@pytest.mark.weekly  # That an interrupt is heeded while something is imported is tried above.
+@pytest.mark.parametrize("module", ["torch", "nvidia.dali"])
 def test_an_interrupt_that_a_library_would_drop_while_it_is_imported_ends_the_command(photographs, module):
     program = f"""if True:
         import os, signal, sys

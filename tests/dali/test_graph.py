@@ -165,7 +165,7 @@ def test_images_of_different_sizes_are_found_where_dali_put_them(seen: Callable[
     assert places.sizes.tolist() == [[height, width] for height, width, _ in shapes]
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, "1M"), ("64k", "64k")])
+@pytest.mark.parametrize(("given", "expected"), [(None, "1M"), pytest.param("64k", "64k", marks=pytest.mark.weekly)])
 def test_dali_keeps_large_blocks_unless_the_user_says_otherwise(given: str | None, expected: str) -> None:
     name = "DALI_MALLOC_POOL_THRESHOLD"
     environment = {key: value for key, value in os.environ.items() if key != name} | ({name: given} if given else {})

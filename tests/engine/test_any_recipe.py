@@ -57,7 +57,9 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
 from dalirefurb.targets import Annotated, Boxes, Masks
 from dalirefurb.targets.kinds import Target
+from tests.in_turn import EACH_CHANGE
 
+pytestmark = pytest.mark.usefixtures("traced_once")
 HEIGHT, WIDTH, COUNT, BATCH_SIZE, EPOCHS = 26, 34, 11, 4, 3
 IMAGES = np.random.default_rng(0).integers(0, 256, (COUNT, HEIGHT, WIDTH, 3), np.uint8)
 SOURCE = Arrays(IMAGES, np.arange(COUNT))
@@ -203,7 +205,7 @@ def check(stages: list[Stage], kernels: Kernels, split: int, channels: int) -> N
 
 def settled(function: Callable[..., None]) -> Callable[..., None]:
     """Let an example take its time: it makes four loaders. Where each change is tested there are fewer."""
-    examples = min(12, settings.default.max_examples // 3)
+    examples = 3 if EACH_CHANGE else min(12, settings.default.max_examples // 3)
     profile = settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples)
     return profile(function)
 
@@ -228,9 +230,19 @@ def test_dalis_operators_serve_the_same_whatever_the_stages_the_store_and_the_sp
     check(stages, "dali", split, channels)
 
 
-@pytest.mark.parametrize("name", [*KEEP_SIZE, *COMPILED, *TO_SIZE])
-def test_each_stage_serves_the_same_whatever_the_store_and_the_split(name: str) -> None:
-    """Each is drawn, whatever hypothesis draws."""
+EACH = [*KEEP_SIZE, *COMPILED, *TO_SIZE]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(pytest.param(EACH[place::9], id=f"every ninth from {place}") for place in range(9)),
+        *(pytest.param([name], id=name, marks=pytest.mark.weekly) for name in EACH),
+    ],
+)
+def test_each_stage_serves_the_same_whatever_the_store_and_the_split(names: list[str]) -> None:
+    """Each is drawn, whatever hypothesis draws: with others, and weekly by itself."""
     pytest.importorskip("numba")
-    stages = [*_listed({**KEEP_SIZE, **COMPILED, **TO_SIZE}[name]("stage")), HorizontalFlip(name="last")]
-    check(stages, "numba", len(stages) - 1, 3)
+    makes = {**KEEP_SIZE, **COMPILED, **TO_SIZE}
+    stages = [stage for number, name in enumerate(names) for stage in _listed(makes[name](f"stage_{number}"))]
+    check([*stages, HorizontalFlip(name="last")], "numba", len(stages), 3)

@@ -233,7 +233,10 @@ def test_tensors_are_the_same_whatever_the_store_does(
 
 @pytest.mark.parametrize(
     ("name", "split"),
-    [*SPLITS[3::6], *(pytest.param(*row.values, id=row.id, marks=pytest.mark.weekly) for row in SPLITS[::6])],
+    [
+        *SPLITS[3::12],
+        *(pytest.param(*row.values, id=row.id, marks=pytest.mark.weekly) for row in (*SPLITS[::6], SPLITS[9])),
+    ],
 )
 def test_tensors_are_the_same_whatever_the_store_does_where_dali_computes_all(
     name: str, split: int | str, folder: ImageFolder

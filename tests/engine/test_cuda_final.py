@@ -127,8 +127,14 @@ def loader_of(folder: ImageFolder, recipe: Recipe, planner: Planner, store: Stor
     return Loader(folder, recipe, planner, store, final_device="gpu", **settings)
 
 
+CHOSEN = {
+    *(("rand_augment", store) for store in STORES),
+    *((recipe, "memory") for recipe in ("of any size", "float16", "more")),
+}
+"""Each store, sizes that differ, a type that is rounded to, and all kinds of kernels."""
+
 PAIRS = [
-    pytest.param(recipe, store, marks=[] if recipe == "rand_augment" or store == "memory" else pytest.mark.weekly)
+    pytest.param(recipe, store, marks=[] if (recipe, store) in CHOSEN else pytest.mark.weekly)
     for recipe in RECIPES
     for store in STORES
     if recipe != "of any size" or store not in ("device", "pinned host")  # whose slots have one size

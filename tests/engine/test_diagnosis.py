@@ -400,7 +400,13 @@ def steps_of(kind: str) -> Iterator[Callable[[], object]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "shared"), [("sleeps", False), ("computes", True), ("torch", True), ("another thread", True)]
+    ("kind", "shared"),
+    [
+        ("sleeps", False),
+        ("computes", True),
+        ("another thread", True),
+        pytest.param("torch", True, marks=pytest.mark.weekly),
+    ],
 )
 def test_a_model_shares_the_cores_if_it_computes_on_whatever_threads(
     kind: str, shared: bool, monkeypatch: pytest.MonkeyPatch
@@ -674,7 +680,7 @@ def test_a_loop_that_takes_long_does_not_wait() -> None:
 
 
 def test_a_slow_source_is_what_is_waited_for() -> None:
-    found, _ = diagnosed(standard(), None, read_s=0.1, step_s=0.001)
+    found, _ = diagnosed(standard(), None, read_s=0.1, step_s=0.001, epochs=2)
     assert found.verdict is Verdict.DETECTED
     assert found.cause == "the loader's threads mostly waited for files"
     assert found.change.startswith("Prefetch(reading_threads=4)")
@@ -683,8 +689,8 @@ def test_a_slow_source_is_what_is_waited_for() -> None:
 def test_decoding_large_images_is_what_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "large.jpg"
     path.write_bytes(jpeg(picture(0, height=1200, width=1200)))
-    source = FileList([path] * 72, [0] * 72)
-    with Loader(source, simple(SIZE), Standard(source, batch_size=4), prefetch=Prefetch(num_threads=1)) as loader:
+    source = FileList([path] * 36, [0] * 36)
+    with Loader(source, simple(SIZE), Standard(source, batch_size=2), prefetch=Prefetch(num_threads=1)) as loader:
         for _ in range(2):
             for _ in loader:
                 pass
@@ -723,7 +729,7 @@ def test_a_store_that_is_too_small_is_said_to_be() -> None:
 
 
 def test_a_step_that_takes_as_long_as_all_images_needs_no_reuse() -> None:
-    found, _ = diagnosed(refurbish(), MemoryStore(), step_s=0.1, epochs=2)
+    found, _ = diagnosed(refurbish(), MemoryStore(), step_s=0.05, epochs=2)
     assert found.verdict is Verdict.NOT_DETECTED
     # Beside other processes the first epoch can take longer than the second by chance.
     advice = ("reuse_factor=1 would be as fast", "leave the loader as it is: training is 1.")

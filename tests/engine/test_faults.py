@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import islice
+from itertools import islice, product
 from typing import Any, Literal
 
 import numpy as np
@@ -174,8 +174,11 @@ WEEKLY = {
     *(("assisted", owner, method) for owner, method in GRAPH_CALLS[:2]),
     ("refurbished", Replicas, "collect"),
     ("files", Replicas, "collect"),
+    ("files", MemoryStore, "get"),
     ("files", MemoryStore, "evict"),
     ("files", MemoryStore, "retain"),
+    ("files", Lease, "release"),
+    ("assisted", MemoryStore, "get"),
 }
 """A run of the same graph, and a store that evicts and retains, fails in the same lines in every case: each of these
 calls is made to fail in one or two of the cases always, and in these weekly."""
@@ -289,9 +292,14 @@ class Finite(Standard):
         return super().plan(epoch, batch)
 
 
-@pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("batches_per_group", [1, 4])
-@pytest.mark.parametrize("kernels", ["dali", None])
+@pytest.mark.parametrize(
+    ("stored", "batches_per_group", "kernels"),
+    [
+        # Each pair of the three is always tried, and all triples weekly.
+        pytest.param(*each, marks=[] if each[0] ^ (each[1] == 1) ^ (each[2] is None) else pytest.mark.weekly)
+        for each in product([False, True], [1, 4], ["dali", None])
+    ],
+)
 def test_batches_before_one_whose_final_part_fails_are_served_whatever_runs_together(
     monkeypatch: pytest.MonkeyPatch, stored: bool, batches_per_group: int, kernels: Literal["dali"] | None
 ) -> None:

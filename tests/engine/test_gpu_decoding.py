@@ -16,6 +16,7 @@ from dalirefurb import FileList, MemoryStore, Recipe, Refurbish, Standard
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import RandomResizedCrop
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
+from tests.in_turn import in_turn
 from tests.loading import flat_loader
 from tests.one_batch import levels
 from tests.pictures import encode, jpeg, picture
@@ -94,8 +95,7 @@ def assert_near(placement: Placement, expected: Served, found: Served, levels_on
             assert (difference > 8).mean() < 0.01, index
 
 
-@pytest.mark.parametrize("split", [1, 2])
-@pytest.mark.parametrize("format_", ["jpeg", "progressive jpeg", "png"])
+@pytest.mark.parametrize(("format_", "split"), in_turn(["jpeg", "progressive jpeg", "png"], [1, 2]))
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_windows_of_all_orientations_are_cut_from_the_upright_image(
     tmp_path: Path, placement: Placement, format_: str, split: int

@@ -146,6 +146,7 @@ def container() -> Iterator[Path]:
     pytest.skip("no control group with a limit can be made here")
 
 
+@pytest.mark.weekly  # What is counted is compared with what is taken above, and with limits in test_memory.
 def test_in_a_container_a_loader_works_or_says_why_not(container: Path, photos: list[Path]) -> None:
     """The store of 574 MB is one that fits by itself."""
     pytest.importorskip("numba")

@@ -127,11 +127,9 @@ def of_ranks() -> Iterator[Any]:
     """Yield planners and numbers of ranks, with and without a store.
 
     Which rank serves which rows has nothing to do with a store: all world sizes are tried with one. Each planner is
-    tried with 4 ranks always, the three that divide an epoch otherwise (by places, by what is echoed, by a window)
-    with 8, too, and one with each number; the rest weekly.
+    tried with 4 ranks always, and one with each number; the rest weekly.
     """
     always = {("stored", name, 4) for name in PLANNERS}
-    always |= {("stored", name, 8) for name in ("refurbished", "echoed", "running window")}
     always |= {("stored", "refurbished", world_size) for world_size in WORLD_SIZES}
     always |= {("not stored", name, 2) for name in ("standard", "echoed")}
     cases = {("stored", name, world_size) for name in PLANNERS for world_size in WORLD_SIZES}
@@ -398,6 +396,7 @@ def run_ranks(world_size: int, root: Path, out: Path, batches: int) -> list[Batc
     return [joined([tuple(tensors) for tensors in batch]) for batch in zip(*parts, strict=True)]
 
 
+@pytest.mark.weekly  # Ranks in one process are tried above, and in processes of their own in tests/trainers.
 def test_torchrun_serves_the_global_batches_and_goes_on_with_fewer_ranks(
     root: Path, source: ImageFolder, alone: dict[str, list[Batch]], tmp_path: Path
 ) -> None:

@@ -354,7 +354,7 @@ def refusal_of(loader: Loader, state: Any) -> StateMismatchError | None:
     return None
 
 
-@pytest.mark.parametrize("name", ["refurbished", "evaluated", "assisted"])
+@pytest.mark.parametrize("name", [pytest.param("refurbished", marks=pytest.mark.weekly), "evaluated", "assisted"])
 def test_a_state_with_any_value_changed_is_what_is_loaded_or_refused_by_name(name: str, source: ImageFolder) -> None:
     with loader_of(source, name) as loader:
         batches = batches_of(loader, TECHNIQUES[name][1])

@@ -25,6 +25,7 @@ from dalirefurb.planning import BatchEcho
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Lease
 from tests.engine.test_bit_identity import Batches, assert_same, chosen, serve
+from tests.in_turn import in_turn
 from tests.lossy import Meddle, leave_alone
 from tests.pictures import write_folder
 
@@ -91,8 +92,7 @@ def test_tensors_are_the_same_whatever_the_store_does(
         assert stats.declined == 0  # a wiped store may be full of images that are still lent
 
 
-@pytest.mark.parametrize("batches_per_group", [2, 7])
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize(("number", "batches_per_group"), in_turn(range(len(TECHNIQUES)), [2, 7]))
 def test_tensors_are_the_same_when_batches_run_together(
     number: int, batches_per_group: int, source: ImageFolder, without_store: dict[int, Batches]
 ) -> None:
@@ -220,11 +220,17 @@ ECHOES = [
 
 AHEAD = [(1, 1), (6, 1), (3, 4)]
 PAIRS = [
-    pytest.param((ahead + number) % 2, *planner.values, *AHEAD[ahead], id=f"{planner.id}-{AHEAD[ahead]}")
+    pytest.param(
+        (ahead + number) % 2,
+        *planner.values,
+        *AHEAD[ahead],
+        id=f"{planner.id}-{AHEAD[ahead]}",
+        marks=[] if ahead == number % len(AHEAD) else pytest.mark.weekly,
+    )
     for number, planner in enumerate(ECHOES)
     for ahead in range(len(AHEAD))
 ]
-"""Each planner with each look-ahead, and each of both with each split: a split decides what is kept, not when."""
+"""Each planner with a look-ahead in turn, and weekly with each: a split decides what is kept, not when."""
 
 
 @pytest.mark.parametrize(("split", "planner", "look_ahead", "batches_per_group"), PAIRS)

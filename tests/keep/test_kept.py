@@ -587,7 +587,16 @@ def keepers(root: str, keep: str, form: Any, log: str, kills: int) -> None:
     assert [os.waitpid(pid, 0)[1] for pid in running] == [0] * 4
 
 
-@pytest.mark.parametrize(("form", "kills"), in_turn(["decoded", "encoded"], [KILLS, 0]))
+@pytest.mark.parametrize(
+    ("form", "kills"),
+    [
+        ("decoded", KILLS),
+        *(
+            pytest.param(*each, marks=pytest.mark.weekly)
+            for each in (("decoded", 0), ("encoded", KILLS), ("encoded", 0))
+        ),
+    ],
+)
 def test_four_processes_make_each_sample_once_but_for_those_that_are_killed(
     form: Any, kills: int, photos: ImageFolder, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_kernels_are_loaded_where_they_were_kept(script: Path, kept: Path) -> No
     assert carry_out(script, kept) == LOADED
 
 
+@pytest.mark.weekly  # It starts a process, as the one above.
 def test_kernels_are_compiled_where_the_disk_is_full(script: Path, tmp_path: Path) -> None:
     assert carry_out(script, tmp_path, "full") == COMPILED
     assert not [*tmp_path.rglob("*.nb*")]
@@ -107,7 +108,7 @@ def test_kernels_are_compiled_where_the_disk_is_full(script: Path, tmp_path: Pat
     "damage",
     [
         pytest.param(lambda folder: halve(files(folder, "nbi")), id="half an index", marks=pytest.mark.weekly),
-        pytest.param(lambda folder: halve(files(folder, "nbc")), id="half of the code"),
+        pytest.param(lambda folder: halve(files(folder, "nbc")), id="half of the code", marks=pytest.mark.weekly),
         pytest.param(
             lambda folder: take_names(files(folder, "nbi")),
             id="a folder at an index's place",

@@ -12,7 +12,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning import AutoAssist, Frozen, Refurbish, Standard
 from dalirefurb.planning.views import Views
 from dalirefurb.testing import PlannerContract
-from tests.planners import refurbishing
+from tests.planners import FEWER, refurbishing
 
 WAITING = ({}, {"drop_last": True}, {"shards": 5})
 
@@ -30,6 +30,7 @@ def pairs_of(planner, epochs):
 
 
 class TestViewsKeepTheContract(PlannerContract):
+    examples = FEWER.max_examples
     shards_differ = 4  # views of one sample
 
     def planners(self):

@@ -539,7 +539,7 @@ def block_at(index: int) -> tuple[Source, str]:
 GATE = threading.Event()
 
 
-@pytest.mark.parametrize("kind", range(3))
+@pytest.mark.parametrize("kind", [0, *(pytest.param(kind, marks=pytest.mark.weekly) for kind in (1, 2))])
 def test_a_read_that_does_not_return_is_named_again_and_again_after_twice_as_long(
     kind: int, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

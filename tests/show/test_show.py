@@ -178,7 +178,7 @@ def test_versions_are_those_of_the_group_of_refurbishing_that_begins_anew_in_epo
             assert getattr(plan, name).tolist() == getattr(theirs, name)[rows].tolist()
 
 
-@pytest.mark.parametrize(("size", "factor"), [(CELL, 1), (100, 1), (32, 4)])
+@pytest.mark.parametrize(("size", "factor"), [pytest.param(CELL, 1, marks=pytest.mark.weekly), (100, 1), (32, 4)])
 def test_a_sheet_has_every_pixel_of_a_picture_and_tells_cached_from_fresh_by_the_colour_of_its_frame(size, factor):
     recipe = trivial_augment(size, raw=True)
     (taken,) = take_pictures(arrays(size=size), recipe, [1], reuse_factor=2)
@@ -242,7 +242,7 @@ def test_a_sheet_of_reuse_factor_1_shows_nothing_as_cached(source):
     assert int(FRESH[1:], 16) in colours(sheet)
 
 
-@pytest.mark.parametrize("reuse_factor", [1, 12])
+@pytest.mark.parametrize("reuse_factor", [1, pytest.param(12, marks=pytest.mark.weekly)])
 def test_no_text_leaves_its_sheet(reuse_factor):
     recipe = trivial_augment(32, raw=True)
     sheet = pictures_sheet(arrays(size=32), recipe, name="auto_augment_cifar10", reuse_factor=reuse_factor)
@@ -353,7 +353,13 @@ def test_a_history_plot_draws_so_many_batches_and_samples_as_can_be_seen():
     assert batches.get_xlabel() == "batches, the first 100 of 420"
 
 
-@pytest.mark.parametrize("technique", TECHNIQUES)
+DRAWN = ("standard", "refurbish", "smartcache")
+"""Of techniques, which are planned and trained with elsewhere, those whose plans look most different."""
+
+
+@pytest.mark.parametrize(
+    "technique", [pytest.param(name, marks=[] if name in DRAWN else pytest.mark.weekly) for name in TECHNIQUES]
+)
 def test_show_draws_the_plan_of_every_technique(technique, tmp_path, capsys):
     out = tmp_path / "plan.png"
     options = ["--num-samples", "200", "--batch-size", "20", "--epochs", "3"]
@@ -456,6 +462,7 @@ def test_each_stage_is_drawn_as_often_as_fits_or_once_if_nothing_is_random():
     assert stages - needless - others - timm <= public
 
 
+@pytest.mark.weekly  # Operations, which are as many pictures of fewer stages, are drawn at each change.
 def test_show_stages_writes_a_row_for_each(folder, tmp_path, capsys):
     out = tmp_path / "stages.png"
     options = ["--preset", "stages", "--size", "32", "--out", str(out)]

@@ -87,8 +87,8 @@ OF_FILES = {
     "decoded": rand_augment(32).at(1),
     "convnext": convnext(32),
 }
-TRACED = ("simple", "decoded")
-"""Of one with nothing to compute but a crop, and one that caches what it decoded; kernels serve all of them."""
+TRACED = ("simple",)
+"""Of one with nothing to compute but a crop; kernels serve all of them."""
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,9 @@ def test_a_pickled_source_has_the_same_samples(sources: dict[str, Source], name:
     assert sent.content() == source.content()
 
 
-@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.weekly), "fork"])
+@pytest.mark.parametrize(
+    "method", [*(pytest.param(each, marks=pytest.mark.weekly) for each in ("spawn", "forkserver")), "fork"]
+)
 def test_sources_are_sent_to_spawned_processes_and_used_in_forked_ones(method: str, sources: dict[str, Source]) -> None:
     wanted = [look(source) for source in sources.values()]  # The decoder is in use when processes are forked.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method)) as pool:

@@ -286,7 +286,7 @@ def test_a_damaged_store_can_be_purged(path: Path) -> None:
 
 def test_a_store_that_does_not_fit_on_its_disk_is_refused_with_both_numbers(path: Path) -> None:
     with pytest.raises(StoreError, match=r"needs \d+\.\d\d [GT]B more and \d+\.\d\d [GT]B are free: use a smaller"):
-        opened(path, slots=10**8)
+        opened(path, slots=10**4, slot_shape=(4000, 5000, 3))
     assert not path.exists()
 
 

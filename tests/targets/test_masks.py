@@ -15,6 +15,7 @@ from PIL import Image
 from dalirefurb.augment import HorizontalFlip, RandomCrop, RandomPerspective, Resize
 from dalirefurb.targets import masks
 from dalirefurb.targets.masks import KINDS, MADE, Runs, warp_labels, warp_mask, warp_runs
+from tests.in_turn import in_turn
 
 SIZE = (23, 31)
 FILL = 9
@@ -103,8 +104,7 @@ def test_centres_where_two_pixels_meet_are_rounded_alike(third: float) -> None:
         assert np.array_equal(made, one_by_one(labels, each, NO_LINES))
 
 
-@pytest.mark.parametrize("made", MADE)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("made", "kind"), in_turn(MADE, KINDS))
 def test_labels_become_any_type_also_without_a_compiler(kind: str, made: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     labels, lines = rng.integers(0, 100, (30, 40)).astype(kind)[::-1], np.array([[1.0, 0.5, -3]])

@@ -293,7 +293,7 @@ def test_arrays_a_step_that_is_a_function_and_no_store_to_read(monkeypatch):
         steps.append(batch.shape)
         time.sleep(0.001)
 
-    recipe = rand_augment(8, raw=True)
+    recipe = simple(8, raw=True)
     advice = tune(Arrays(images, np.arange(64)), recipe, step=step, **QUICK | {"limit_s": float(PLENTY)})
     assert set(steps) == {(16, 3, 8, 8)}
     measured = advice.costs
@@ -351,7 +351,7 @@ def test_beside_two_busy_processes_it_recommends_only_what_it_has_measured(folde
             process.communicate()
 
 
-@pytest.mark.parametrize("others", [0.1, 1.3])
+@pytest.mark.parametrize("others", [0.1, pytest.param(1.3, marks=pytest.mark.weekly)])
 def test_without_enough_time_the_command_recommends_nothing_and_says_what_it_needs(
     folder, tmp_path, capsys, monkeypatch, others
 ):
@@ -379,6 +379,7 @@ def test_without_enough_time_the_command_recommends_nothing_and_says_what_it_nee
     assert "import" not in capsys.readouterr().out
 
 
+@pytest.mark.weekly  # What fails in its turns is tried below.
 def test_a_loader_that_fails_in_a_round_is_no_candidate_and_is_told_once(folder, monkeypatch):
     make_short(monkeypatch)
     usual = Turns.slice

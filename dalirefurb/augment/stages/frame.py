@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters
 from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, SizedStage, Sizes, check_fill, fill_levels
 from dalirefurb.augment.stages.resize import resize_type
-from dalirefurb.checks import interval, require
+from dalirefurb.checks import choice, interval, require
 
 FrameInterpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
@@ -53,13 +53,8 @@ class _Framed(SizedStage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, kind, wanted in (
-            ("interpolation", FrameInterpolation, '"nearest", "bilinear", "bicubic" or "lanczos"'),
-            ("place", Place, '"corner", "center" or "random"'),
-        ):
-            given = getattr(self, name)
-            known = isinstance(given, str) and given in get_args(kind)
-            require(known, f"{self.name}: {name}", wanted, given, "choose one")
+        choice(f"{self.name}: interpolation", self.interpolation, FrameInterpolation)
+        choice(f"{self.name}: place", self.place, Place)
         check_fill(f"{self.name}: fill", self.fill)
 
     @abstractmethod

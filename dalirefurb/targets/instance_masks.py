@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.source.contract import digest_of
 from dalirefurb.targets.fill import filler, scratch_of
-from dalirefurb.targets.kinds import ObjectTarget, Polygons, digest_of
+from dalirefurb.targets.kinds import ObjectTarget, Polygons
 from dalirefurb.targets.masks import warp_mask
 from dalirefurb.targets.ragged import Ragged
 

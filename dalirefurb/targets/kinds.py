@@ -9,7 +9,6 @@ Values                        what belongs to the image as a whole
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -20,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from dalirefurb.calls import Explained
 from dalirefurb.checks import number, require
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.source.contract import digest_of
 from dalirefurb.targets.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -329,15 +329,3 @@ def _check_shares(values: NDArray[np.float64], normalized: bool, what: str) -> N
             f"{what} must be shares 0..1 of the image's sides where normalized=True, but go from {values.min():g} to "
             f"{values.max():g}: leave normalized out for pixels"
         )
-
-
-def digest_of(*parts: str | NDArray[Any]) -> str:
-    """Hash names and arrays, with types and shapes."""
-    made = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        if isinstance(part, str):
-            made.update(part.encode())
-        else:
-            made.update(repr((part.dtype.str, part.shape)).encode())
-            made.update(np.ascontiguousarray(part).data)
-    return made.hexdigest()

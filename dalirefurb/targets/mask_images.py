@@ -19,12 +19,12 @@ from PIL import Image, UnidentifiedImageError
 from dalirefurb.calls import Explained
 from dalirefurb.checks import integer, require
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source.contract import spread
+from dalirefurb.source.contract import digest_of, spread
 from dalirefurb.source.files import read_file
 from dalirefurb.source.outage import is_outage
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.memory_budget import Budget, budget_bytes
-from dalirefurb.targets.kinds import Target, digest_of
+from dalirefurb.targets.kinds import Target
 from dalirefurb.targets.masks import KINDS, MADE, Runs, warp_mask, warp_runs
 
 _MODES = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I;16B": np.uint16, "I": np.int32}

@@ -5,7 +5,6 @@ The aspect ratio stays.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -26,8 +25,6 @@ Place = Literal["corner", "center", "random"]
 
 FRAME_FILL, FRAME_START = 9, 12
 """Which numbers of a frame's kernel, beside those of a resize, are the fill; and row and column of the image in it."""
-
-_KERNELS = {"nearest": "pick", "bilinear": "bilinear", "bicubic": "bicubic", "lanczos": "lanczos"}
 
 _MOST_PIXELS = 2**28
 """Of what an image is resized to, at most: DALI's operators make the whole of it before they cut."""
@@ -57,9 +54,9 @@ class _Framed(SizedStage):
         choice(f"{self.name}: place", self.place, Place)
         check_fill(f"{self.name}: fill", self.fill)
 
-    @abstractmethod
     def _scales(self) -> tuple[float, float]:
         """Return the least and the greatest factor on the size at which an image just fits."""
+        return 1.0, 1.0
 
     def fitting(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the factors with which images just fit into the frame, (n,)."""
@@ -110,7 +107,8 @@ class _Framed(SizedStage):
             numbers[:, 2], numbers[:, 3] = sizes
             numbers[:, 7], numbers[:, 8] = (np.maximum(np.floor(least * each), 1) for each in sizes)
 
-        return [KernelCall([f"frame.{_KERNELS[self.interpolation]}"], write, most=most)]
+        name = "pick" if self.interpolation == "nearest" else self.interpolation
+        return [KernelCall([f"frame.{name}"], write, most=most)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Resize, then cut the frame out of what is there and the fill around it."""
@@ -156,9 +154,6 @@ class Letterbox(_Framed):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(isinstance(self.enlarge, bool), f"{self.name}: enlarge", "True or False", self.enlarge, "pass a bool")
-
-    def _scales(self) -> tuple[float, float]:
-        return 1.0, 1.0
 
     def fitting(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return factors, of 1 at most where nothing is enlarged."""

@@ -25,7 +25,6 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -84,13 +83,9 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
         ]
         for each in turns:
             each.settle()
-        rivals = [name for name in there.settings if name.endswith(WITH_OBJECTS)]
+        rivals = {name: tried for name, tried in there.settings.items() if name.endswith(WITH_OBJECTS)}
         entrants: list[Any] = [*turns]
-        for row in rivals:
-            job = partial(workers.job_of, images, row, config.size, config.batch_size)
-            tried, batches = there.settings[row], config.calibration_batches
-            entrants.append(workers.calibrated(job, tried, options.competitors, batches, calibration))
-            stack.callback(entrants[-1].close)
+        entrants += workers.calibrated(stack, images, rivals, config.size, config, options.competitors, calibration)
         timed = 2 * config.epoch_batches
         slices = harness.interleave(entrants, rounds=config.rounds, timed_batches=timed)
     speeds = harness.speeds_of(slices)

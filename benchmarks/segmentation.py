@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -105,13 +104,14 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
         ]
         for each in turns:
             each.settle()
-        rivals = {row: kind for kind in recipes for row in there.settings if row.endswith(f"{kind}, {WITH_MASKS}")}
+        rivals = {
+            kind: {row: tried for row, tried in there.settings.items() if row.endswith(f"{kind}, {WITH_MASKS}")}
+            for kind in recipes
+        }
         entrants: list[Any] = [*turns]
-        for row, kind in rivals.items():
-            job = partial(workers.job_of, images, row, recipes[kind].output.sides[0], config.batch_size)
-            tried, batches = there.settings[row], config.calibration_batches
-            entrants.append(workers.calibrated(job, tried, options.competitors, batches, calibration))
-            stack.callback(entrants[-1].close)
+        for kind, rows in rivals.items():
+            size = recipes[kind].output.sides[0]
+            entrants += workers.calibrated(stack, images, rows, size, config, options.competitors, calibration)
         timed = 2 * config.epoch_batches
         slices = harness.interleave(entrants, rounds=config.rounds, timed_batches=timed)
     speeds = harness.speeds_of(slices)
@@ -120,7 +120,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
         fast, usual, kept = (f"{kind}, {name}" for name in (reused, STANDARD, KEPT))
         claims.append(Claim.between(speeds, fast, usual, LEAST_OF_STANDARD, bound=config.reuse_factor))
         claims.append(Claim.between(speeds, kept, usual))
-        for rival in (row for row, own in rivals.items() if own == kind):
+        for rival in rivals[kind]:
             claims += [Claim.between(speeds, fast, rival, LEAST_OF_LOADER), Claim.between(speeds, usual, rival)]
     return workers.result(there, WITH_MASKS, entrants, claims, slices, calibration)
 

@@ -85,8 +85,9 @@ class ViewTurns(LoaderTurns):
         super().__init__(stack, *given, **options)
         more: Any = len(views) if in_turn else views[1:]
         self._made = [(recipe, ()) for recipe in views] if apart else [(views[0], more)]
-        keeps = self._planner.peak_slots > 0
-        self._stores = [stack.enter_context(MemoryStore()) if keeps else None for _ in self._made]
+        keeps = self._store is not None
+        others = [stack.enter_context(MemoryStore()) if keeps else None for _ in self._made[1:]]
+        self._stores = [self._store, *others]
 
     @contextmanager
     def _resumed(self) -> Iterator[Any]:

@@ -171,8 +171,7 @@ def pairs_on_a_keep(config: Config, source: FileList) -> list[float]:
     """
     with TemporaryDirectory(dir=config.memory) as folder:
         kept = Kept(source, Path(folder) / "keep", form="decoded")
-        for indices in np.array_split(np.arange(len(kept)), config.epoch_batches):
-            kept.images(indices)
+        kept.fill()
         planner, found = config.planners(drop_last=True)[STANDARD], []
         with Loader(kept, simple(config.size), planner, views=2) as loader:
             batches = (len(labels) for _ in iter(int, 1) for _, labels in loader)

@@ -13,12 +13,13 @@ import numpy as np
 from dalirefurb.augment.stages.frame import FRAME_FILL, FRAME_START
 from dalirefurb.kernels.buffers import ALIGNMENT
 from dalirefurb.kernels.instructions import copy
-from dalirefurb.kernels.kernel import Kernel, kernel
-from dalirefurb.kernels.llvm import compiled, jitable, memory
+from dalirefurb.kernels.kernel import Kernel
+from dalirefurb.kernels.llvm import compiled, jitable, memory, with_functions
 from dalirefurb.kernels.pixels import crop_flip, resample, resize
 from dalirefurb.kernels.pixels.crop_flip import window_refused
 from dalirefurb.kernels.pixels.resize import behind
 from dalirefurb.kernels.record import FULL, START
+
 
 @jitable
 def _seen(lines: Any, columns: Any, numbers: Any) -> Any:
@@ -52,9 +53,12 @@ def _show(seen: Any, rows: Any, length: Any, lines: Any, columns: Any, numbers: 
                 out[np.uint64(begin + 3 * x + channel)] = np.uint8(numbers[FRAME_FILL + channel])
 
 
-def _framed(resize: Kernel) -> Kernel:
-    """Return the kernel that resizes as another one does, and shows what is seen of it in a frame."""
-    resized, resize_bytes = compiled(resize.function), jitable(resize.room_bytes)
+def _framed(resizing: Kernel) -> Kernel:
+    """Return the kernel that resizes as another one does, and shows what is seen of it in a frame.
+
+    Its functions have names of their own: of two that are linked under one name Numba takes the first for both.
+    """
+    resized, resize_bytes = compiled(resizing.function), jitable(resizing.room_bytes)
 
     def room_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
         """Return the bytes of what is seen, and those of a resize of the frame's size, wherever that lies."""
@@ -63,7 +67,6 @@ def _framed(resize: Kernel) -> Kernel:
         of_resize = resize_bytes(height, width, lines, columns, numbers)
         return of_resize - window_refused(height, width, lines, columns, numbers) + own
 
-    @kernel(room_bytes)
     def framed(
         image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any
     ) -> None:
@@ -71,7 +74,8 @@ def _framed(resize: Kernel) -> Kernel:
         resized(image, height, width, rows, length, numbers, room, seen)
         _show(seen, rows, length, lines, columns, numbers, out)
 
-    return framed
+    name = f"framed_{resizing.function.__name__}"
+    return Kernel(with_functions(framed, name), with_functions(room_bytes, f"{name}_bytes"))
 
 
 pick, bilinear = _framed(crop_flip.pick), _framed(resize.bilinear)

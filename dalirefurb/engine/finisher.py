@@ -26,7 +26,7 @@ from dalirefurb.engine.backends import FinalFeed, FinalFeeds, FinalGraph, FinalV
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
-from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
+from dalirefurb.engine.closable_queue import ClosableQueue
 from dalirefurb.engine.cuda_final import CudaFinal
 from dalirefurb.engine.preparer import Prepared, failed_in_graph
 from dalirefurb.engine.stats import Tally
@@ -175,8 +175,6 @@ class Finisher:
         began = time.perf_counter()
         try:
             targets = prepared.targets.result(lambda: batches.stopping)
-        except Stopped:
-            raise
         except Exception as error:
             prepared.cache_plan.group.fail(error)
         self.tally.add(reading_wait_s=time.perf_counter() - began)

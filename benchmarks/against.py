@@ -139,11 +139,8 @@ def take_turns(
             contender = _stock_dali(config, source, nearest, calibration)
             stack.callback(contender.batches.close)
             entrants.append((contender, str(contender.placement), None, 1))
-        for row, settings in rows.items():
-            job = partial(workers.job_of, source, row, config.size, config.batch_size)
-            worker = workers.calibrated(job, settings, options.competitors, config.calibration_batches, calibration)
-            stack.callback(worker.close)
-            entrants.append((worker, worker.setting, None, 1))
+        made = workers.calibrated(stack, source, rows, config.size, config, options.competitors, calibration)
+        entrants += [(worker, worker.setting, None, 1) for worker in made]
         for loader in loaders:
             loader.settle()
         timed = _TIMED_EPOCHS * config.epoch_batches

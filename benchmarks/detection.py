@@ -25,7 +25,6 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,30 +36,19 @@ from claims import Claim
 from competitors.rows import ANNOTATIONS, WITH_OBJECTS
 from experiment import Experiment, Options
 from harness import Slice
-from loaders import STANDARD, LoaderTurns, Sizes, reuse
+from loaders import KEPT, STANDARD, Compared, reuse
 
 from dalirefurb import FileList, ImageFolder, Kept, Recipe
 from dalirefurb.augment.published import large_scale_jitter
 from dalirefurb.targets import CocoDetection
 
-KEPT = "decoded images kept"
 LEAST_OF_LOADER = 3.0
 MOST_OBJECTS, VERTICES, CLASSES = 13, (20, 60), 80
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Sizes):
-    """What is run.
-
-    Attributes:
-        reuse_factor: Of what reuses.
-        calibration_batches: Timed at each setting of a competitor.
-        memory: Folder in memory where the keep is made.
-    """
-
-    reuse_factor: int = 3
-    calibration_batches: int = 4
-    memory: str = "/dev/shm"
+class Config(Compared):
+    """What is run."""
 
     def recipe(self) -> Recipe:
         """Cache what is larger by a tenth."""
@@ -75,25 +63,13 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
         files = with_objects(options.data, folder, config.samples)
         images = FileList(files, np.zeros(len(files), np.int64))
         source = CocoDetection(folder, folder / ANNOTATIONS, masks=True)
-        planners = config.planners(config.reuse_factor, drop_last=True)
-        reused, calibration = reuse(config.reuse_factor), list[Slice]()
-        parts = {STANDARD: (source, STANDARD), reused: (source, reused)}
-        parts[KEPT] = (Kept(source, memory / "keep"), STANDARD)
-        turns = [
-            LoaderTurns(stack, name, read, config.recipe(), planners[plan]) for name, (read, plan) in parts.items()
-        ]
-        for each in turns:
-            each.settle()
-        rivals = [name for name in there.settings if name.endswith(WITH_OBJECTS)]
-        entrants: list[Any] = [*turns]
-        for row in rivals:
-            job = partial(workers.job_of, images, row, config.size, config.batch_size)
-            tried, batches = there.settings[row], config.calibration_batches
-            entrants.append(workers.calibrated(job, tried, options.competitors, batches, calibration))
-            stack.callback(entrants[-1].close)
+        kept, calibration = Kept(source, memory / "keep"), list[Slice]()
+        entrants = config.turns(stack, source, kept, config.recipe())
+        rivals = {name: tried for name, tried in there.settings.items() if name.endswith(WITH_OBJECTS)}
+        entrants += workers.calibrated(stack, images, rivals, config.size, config, options.competitors, calibration)
         timed = 2 * config.epoch_batches
         slices = harness.interleave(entrants, rounds=config.rounds, timed_batches=timed)
-    speeds = harness.speeds_of(slices)
+    speeds, reused = harness.speeds_of(slices), reuse(config.reuse_factor)
     claims = [
         Claim.between(speeds, reused, STANDARD, bound=config.reuse_factor),
         Claim.between(speeds, KEPT, STANDARD),

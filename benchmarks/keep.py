@@ -89,8 +89,7 @@ def compare(config: Config, files: str, source: FileList, memory: Path, disk: Pa
     """Fill two keeps, and let all take turns."""
     kept, on_disk = Kept(source, memory / "keep"), Kept(source, disk / "keep")
     for keep in (kept, on_disk):
-        for indices in np.array_split(np.arange(len(keep)), config.epoch_batches):
-            keep.images(indices)
+        keep.fill()
     planners = config.planners(config.reuse_factor)
     reused = reuse(config.reuse_factor)
     parts = {

@@ -32,7 +32,7 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Store
 
-STANDARD = "standard"
+STANDARD, KEPT = "standard", "decoded images kept"
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Images, (B, 3, H, W) float32, and labels, (B,)."""
@@ -75,6 +75,27 @@ class Sizes:
     def planners(self, *reuse_factors: int, drop_last: bool = False) -> dict[str, Planner]:
         """Return standard and what refurbishes at each factor, by name."""
         return planners(self.samples, self.batch_size, reuse_factors, drop_last=drop_last)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared(Sizes):
+    """The same, of what is compared with competitors and on a keep.
+
+    Attributes:
+        reuse_factor: Of what reuses.
+        calibration_batches: Timed at each setting of a competitor.
+        memory: Folder in memory where the keep is made.
+    """
+
+    reuse_factor: int = 3
+    calibration_batches: int = 4
+    memory: str = "/dev/shm"
+
+    def turns(self, stack: ExitStack, source: Source, kept: Source, recipe: Recipe, kind: str = "") -> list[Any]:
+        """Return standard, what reuses, and standard on a keep, as `settled` does; their names begin with a kind."""
+        named = {f"{kind}{name}": each for name, each in self.planners(self.reuse_factor, drop_last=True).items()}
+        standard = named[f"{kind}{STANDARD}"]
+        return [*settled(stack, source, recipe, named), *settled(stack, kept, recipe, {f"{kind}{KEPT}": standard})]
 
 
 @dataclass(frozen=True, kw_only=True)

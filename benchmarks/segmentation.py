@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,7 +40,7 @@ from claims import Claim
 from competitors.rows import SHORTER, WITH_MASKS
 from experiment import Experiment, Options
 from harness import Slice
-from loaders import STANDARD, LoaderTurns, Sizes, reuse
+from loaders import KEPT, STANDARD, Compared, reuse
 from PIL import Image
 
 from dalirefurb import FileList, ImageFolder, Kept, Output, Recipe
@@ -49,25 +48,14 @@ from dalirefurb.augment import Decode, HorizontalFlip, RandomCrop, RandomResized
 from dalirefurb.augment.published import segmentation
 from dalirefurb.targets import Annotated, Masks
 
-KEPT = "decoded images kept"
 LEAST_OF_STANDARD, LEAST_OF_LOADER = 2.0, 4.0
 CLASSES, AREA = 21, 40
 """Of masks, and the side of a square in pixels within which the class hardly changes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(Sizes):
-    """What is run.
-
-    Attributes:
-        reuse_factor: Of what reuses.
-        calibration_batches: Timed at each setting of a competitor.
-        memory: Folder in memory where the keep is made.
-    """
-
-    reuse_factor: int = 3
-    calibration_batches: int = 4
-    memory: str = "/dev/shm"
+class Config(Compared):
+    """What is run."""
 
     def recipes(self) -> dict[str, Recipe]:
         """Cache what is larger by a tenth."""
@@ -93,34 +81,27 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
         files = [paths[row % len(paths)] for row in range(config.samples)]
         images = FileList(files, np.zeros(len(files), np.int64))
         source = Annotated(images, {"mask": Masks([file.with_suffix(".png") for file in files])})
-        planners = config.planners(config.reuse_factor, drop_last=True)
-        reused, calibration = reuse(config.reuse_factor), list[Slice]()
-        parts = {STANDARD: (source, STANDARD), reused: (source, reused)}
-        parts[KEPT] = (Kept(source, memory / "keep"), STANDARD)
-        recipes = config.recipes()
-        turns = [
-            LoaderTurns(stack, f"{kind}, {name}", read, recipe, planners[plan])
-            for kind, recipe in recipes.items()
-            for name, (read, plan) in parts.items()
-        ]
-        for each in turns:
-            each.settle()
-        rivals = {row: kind for kind in recipes for row in there.settings if row.endswith(f"{kind}, {WITH_MASKS}")}
-        entrants: list[Any] = [*turns]
-        for row, kind in rivals.items():
-            job = partial(workers.job_of, images, row, recipes[kind].output.sides[0], config.batch_size)
-            tried, batches = there.settings[row], config.calibration_batches
-            entrants.append(workers.calibrated(job, tried, options.competitors, batches, calibration))
-            stack.callback(entrants[-1].close)
+        kept, recipes = Kept(source, memory / "keep"), config.recipes()
+        entrants, calibration = list[Any](), list[Slice]()
+        for kind, recipe in recipes.items():
+            entrants += config.turns(stack, source, kept, recipe, f"{kind}, ")
+        rivals = {
+            kind: {row: tried for row, tried in there.settings.items() if row.endswith(f"{kind}, {WITH_MASKS}")}
+            for kind in recipes
+        }
+        for kind, rows in rivals.items():
+            size = recipes[kind].output.sides[0]
+            entrants += workers.calibrated(stack, images, rows, size, config, options.competitors, calibration)
         timed = 2 * config.epoch_batches
         slices = harness.interleave(entrants, rounds=config.rounds, timed_batches=timed)
     speeds = harness.speeds_of(slices)
     claims = list[Claim]()
     for kind in recipes:
-        fast, usual, kept = (f"{kind}, {name}" for name in (reused, STANDARD, KEPT))
+        names = reuse(config.reuse_factor), STANDARD, KEPT
+        fast, usual, near = (f"{kind}, {name}" for name in names)
         claims.append(Claim.between(speeds, fast, usual, LEAST_OF_STANDARD, bound=config.reuse_factor))
-        claims.append(Claim.between(speeds, kept, usual))
-        for rival in (row for row, own in rivals.items() if own == kind):
+        claims.append(Claim.between(speeds, near, usual))
+        for rival in rivals[kind]:
             claims += [Claim.between(speeds, fast, rival, LEAST_OF_LOADER), Claim.between(speeds, usual, rival)]
     return workers.result(there, WITH_MASKS, entrants, claims, slices, calibration)
 

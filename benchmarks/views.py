@@ -85,8 +85,9 @@ class ViewTurns(LoaderTurns):
         super().__init__(stack, *given, **options)
         more: Any = len(views) if in_turn else views[1:]
         self._made = [(recipe, ()) for recipe in views] if apart else [(views[0], more)]
-        keeps = self._planner.peak_slots > 0
-        self._stores = [stack.enter_context(MemoryStore()) if keeps else None for _ in self._made]
+        keeps = self._store is not None
+        others = [stack.enter_context(MemoryStore()) if keeps else None for _ in self._made[1:]]
+        self._stores = [self._store, *others]
 
     @contextmanager
     def _resumed(self) -> Iterator[Any]:
@@ -170,8 +171,7 @@ def pairs_on_a_keep(config: Config, source: FileList) -> list[float]:
     """
     with TemporaryDirectory(dir=config.memory) as folder:
         kept = Kept(source, Path(folder) / "keep", form="decoded")
-        for indices in np.array_split(np.arange(len(kept)), config.epoch_batches):
-            kept.images(indices)
+        kept.fill()
         planner, found = config.planners(drop_last=True)[STANDARD], []
         with Loader(kept, simple(config.size), planner, views=2) as loader:
             batches = (len(labels) for _ in iter(int, 1) for _, labels in loader)

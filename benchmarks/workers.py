@@ -11,8 +11,8 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from itertools import starmap
 from pathlib import Path
@@ -158,12 +158,6 @@ class WorkerTurns:
         return answer
 
 
-def job_of(source: FileList, row: str, size: int, batch_size: int, setting: dict[str, Any]) -> Job:
-    """Return what a competitor is asked for: all files of a source."""
-    files, labels = [source.name(index) for index in range(len(source))], [int(label) for label in source.labels]
-    return Job(row, files, labels, size, batch_size, setting)
-
-
 def result(
     there: Available,
     ending: str,
@@ -200,33 +194,41 @@ def result(
 
 
 def calibrated(
-    job: Callable[[dict[str, Any]], Job],
-    settings: Sequence[Tried],
+    stack: ExitStack,
+    source: FileList,
+    rows: Mapping[str, Sequence[Tried]],
+    size: int,
+    config: Any,
     python: Path,
-    timed_batches: int,
     calibration: list[Slice],
-) -> WorkerTurns:
-    """Return a competitor at the setting that was fastest in a turn of each.
+) -> list[WorkerTurns]:
+    """Return competitors, each at the setting that was fastest in a turn of each.
 
     Args:
-        job: What it makes, at a setting.
-        settings: That are tried.
-        python: Of its environment.
-        timed_batches: Of each turn.
+        stack: Closes them.
+        source: Files, all of which they load.
+        rows: Settings that are tried, by the names of competitors.
+        size: Side in pixels of the images that they make.
+        config: Has `batch_size`, and `calibration_batches`, of each turn.
+        python: Of their environment.
         calibration: Takes the slices.
     """
-    best, most = None, 0.0
-    for tried in settings:
-        turns = WorkerTurns(job(tried.setting), tried, (str(python), str(WORKER)))
-        try:
-            (taken,) = harness.interleave([turns], rounds=1, timed_batches=timed_batches)
-        finally:
-            turns.close()
-        calibration.append(taken)
-        if taken.images_per_s > most:
-            best, most = turns, taken.images_per_s
-    assert best is not None
-    return best
+    files, labels = [source.name(index) for index in range(len(source))], [int(label) for label in source.labels]
+    made = []
+    for row, settings in rows.items():
+        speeds: dict[WorkerTurns, float] = {}
+        for tried in settings:
+            job = Job(row, files, labels, size, config.batch_size, tried.setting)
+            turns = WorkerTurns(job, tried, (str(python), str(WORKER)))
+            try:
+                (taken,) = harness.interleave([turns], rounds=1, timed_batches=config.calibration_batches)
+            finally:
+                turns.close()
+            calibration.append(taken)
+            speeds[turns] = taken.images_per_s
+        made.append(max(speeds, key=lambda each: speeds[each]))
+        stack.callback(made[-1].close)
+    return made
 
 
 def _kill(pids: list[int]) -> None:

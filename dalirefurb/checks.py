@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -39,6 +39,17 @@ def require(holds: bool, name: str, wanted: str, value: object, remedy: str) -> 
     """
     if not holds:
         raise ConfigurationError(argument=name, requirement=wanted, given=repr(value), remedy=remedy)
+
+
+def choice(name: str, value: object, kind: Any, remedy: str = "choose one") -> None:
+    """Refuse what is none of the texts of a `Literal`.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    *others, last = (f'"{each}"' for each in get_args(kind))
+    known = isinstance(value, str) and value in get_args(kind)
+    require(known, name, f"{', '.join(others)} or {last}", value, remedy)
 
 
 def integer(name: str, value: object, least: int | None, most: int | None, remedy: str) -> int:

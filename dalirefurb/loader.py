@@ -253,7 +253,7 @@ class Loader(Mappable, metaclass=Explained):
         position = restored(state, fingerprint, num_batches=len(self), assisted=assisted, division=division)
         if (assistant := self._assistant) is not None:
             self._assembler.get().stop()  # Nothing is planned any more.
-            self._cursor.forget_handed()
+            self._cursor.handed = 0  # It is told of no batch that was served before.
             assistant.restore(state["assistant"])
         if self._substitutes is not None:
             self._substitutes.restore(state.get("bad_samples", ()))

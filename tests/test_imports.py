@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "reading": SAMPLES | GROUND | {"dali", "system", "PIL", "numpy", "xxhash"},
     "keep": {"checks", "dali", "errors", "image_batch", "reading", "source", "store", "system", "numpy", "xxhash"},
     "kernels": GROUND | {"augment", "dali", "system", "cupy", "llvmlite", "numba", "nvidia", "numpy"},
-    "targets": SAMPLES - {"planning"} | {"image_batch", "kernels", "PIL", "numba", "numpy", "typing_extensions"},
+    "targets": SAMPLES - {"planning"} | {"kernels", "PIL", "numba", "numpy", "typing_extensions"},
     "testing": GROUND - {"rng"}
     | {"augment", "hypothesis", "kernels", "numpy", "nvidia", "planning", "pytest", "store"},
     "engine": SAMPLES | GROUND - {"rng"} | {"dali", "system", "kernels", "reading", "targets", "numpy", "torch"},

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from dalirefurb.augment.kernel_call import KernelCall
 from dalirefurb.augment.kernel_call import Sizes as Sizes
 from dalirefurb.augment.maps import unmoved
 from dalirefurb.calls import TakesNumbers
-from dalirefurb.checks import plain, require
+from dalirefurb.checks import choice, plain, require
 from dalirefurb.errors import ConfigurationError
 
 Size = int | tuple[int, int]
@@ -292,8 +292,7 @@ class WarpingStage(Stage):
     fill: Fill
 
     def __post_init__(self) -> None:
-        known = isinstance(self.interpolation, str) and self.interpolation in get_args(Interpolation)
-        require(known, f"{self.name}: interpolation", '"nearest" or "bilinear"', self.interpolation, "choose one")
+        choice(f"{self.name}: interpolation", self.interpolation, Interpolation)
         check_fill(f"{self.name}: fill", self.fill)
 
     @property

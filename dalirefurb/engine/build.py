@@ -323,20 +323,8 @@ def assemble(
         tally=tally,
     )
     facts = Facts.of(planner, recipe, given, depths, dali_goes_on(kernels, recipe, final=not partial_served))
-    return Engine(
-        planner,
-        assistant,
-        cache,
-        preparer,
-        finisher,
-        reader=reader,
-        factory=factory,
-        targets=targets,
-        depths=depths,
-        facts=facts,
-        nbytes=needs[BESIDE_STORE].total(),
-        tally=tally,
-    )
+    nbytes = needs[BESIDE_STORE].total()
+    return Engine(planner, assistant, preparer, finisher, factory=factory, facts=facts, nbytes=nbytes)
 
 
 def cuda_device(store: DeviceStore | None) -> CudaDevice:

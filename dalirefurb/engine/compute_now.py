@@ -6,6 +6,7 @@ Needed seldom: for features that an Assistant does not have, which is after a re
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,24 +21,22 @@ from dalirefurb.reading.reader import Reader
 Computed = tuple[NDArray[np.int64], Images]
 
 
+@dataclass(eq=False)
 class ComputeNow:
     """Makes partial images of version 0; of samples that are replaced, black ones.
 
-    Args:
+    Attributes:
         reader: Reader of the samples.
         input_builder: Builder of the graph's inputs.
         build: Function that makes replicas of the partial graph; called when they are first needed.
         max_rows: Largest number of rows in one batch.
     """
 
-    def __init__(
-        self, reader: Reader, input_builder: InputBuilder, build: Callable[[], PipelineRunner], *, max_rows: int
-    ) -> None:
-        self._reader = reader
-        self._input_builder = input_builder
-        self._build = build
-        self._max_rows = max_rows
-        self._replicas: PipelineRunner | None = None
+    reader: Reader
+    input_builder: InputBuilder
+    build: Callable[[], PipelineRunner]
+    max_rows: int
+    _replicas: PipelineRunner | None = field(default=None, init=False)
 
     def __call__(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Compute the images of these samples, shape (n,).
@@ -47,8 +46,8 @@ class ComputeNow:
             LoaderError: If the graph fails for another reason.
         """
         images: list[NDArray[np.uint8]] = []
-        for start in range(0, len(indices), self._max_rows):
-            some = indices[start : start + self._max_rows]
+        for start in range(0, len(indices), self.max_rows):
+            some = indices[start : start + self.max_rows]
             computed: Computed | None = None
             while computed is None:
                 computed = self._computed(some)
@@ -57,15 +56,15 @@ class ComputeNow:
 
     def _computed(self, indices: NDArray[np.int64]) -> Computed | None:
         """Return the samples shown, and their images; None if there are bad ones among them, which are known now."""
-        self._replicas = self._replicas or self._build()
+        self._replicas = self._replicas or self.build()
         versions = np.zeros_like(indices)
-        samples = self._reader.read_now(indices, versions)
-        feeds, _ = self._input_builder.partial(indices, versions, samples)
+        samples = self.reader.read_now(indices, versions)
+        feeds, _ = self.input_builder.partial(indices, versions, samples)
         self._replicas.submit(feeds)
         try:
             return samples.indices, views(self._replicas.collect())
         except GraphError as error:
-            if not isinstance(error, StageRaised) and self._reader.reconsider(samples, error):
+            if not isinstance(error, StageRaised) and self.reader.reconsider(samples, error):
                 return None
             raise LoaderError(f"computing features failed in the graph: {error.reason}") from error.__cause__
 

@@ -292,11 +292,7 @@ def _always_misses(planner: Planner) -> bool:
 
 
 def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
-    if len(source) != planner.num_samples:
-        raise ConfigurationError(
-            f"planner and source must have the same number of samples, got {planner.num_samples} and {len(source)}; "
-            f"pass len(source) to the planner"
-        )
+    planner.check_samples(len(source))
     source.check_labels()
     _check_size(source, recipe)
     if recipe.caches_encoded and planner.feedback_lag is not None:

@@ -77,10 +77,6 @@ class Cursor:
                 )
         self.position, self.begun = position, False
 
-    def forget_handed(self) -> None:
-        """Have an Assistant that is to be restored told of no batch that was served before."""
-        self.handed = 0
-
 
 class EpochPass(Iterator[Any]):
     """One epoch, or what is left of it.

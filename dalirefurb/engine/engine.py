@@ -30,14 +30,11 @@ from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
 from dalirefurb.engine.diagnosis import Diagnosis, Facts, diagnose, least_steps
 from dalirefurb.engine.finisher import Finisher, Served
-from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.preparer import Prepared, Preparer
-from dalirefurb.engine.stats import Course, Stats, Tally
-from dalirefurb.engine.target_maker import TargetMaker
+from dalirefurb.engine.stats import Course, Stats
 from dalirefurb.errors import LoaderError
 from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.reader import Reader
 from dalirefurb.store.available import promise_to
 from dalirefurb.system.cores import watch_others
 from dalirefurb.system.sharing import local_processes
@@ -60,18 +57,14 @@ class Engine:
     Args:
         planner: Planner of this rank's batches.
         assistant: Assistant that makes the plans, if they depend on losses; otherwise None.
-        cache: Cache client, which is told what will be asked for.
         preparer: Work of the prepare thread, which makes partial images, or final ones where one step makes both
-            parts.
+            parts. Its reader and its maker of targets are closed with the engine, its cache client is told what will
+            be asked for.
         finisher: Work of the finish thread, which makes final images, if they are not there, and hands batches
             over.
-        reader: Reader of the samples; it is closed with the engine.
         factory: Builder of what computes; it is closed with the engine.
-        depths: Numbers of threads, of batches in a group, and of groups on their way.
-        targets: Maker of targets, which is closed with the engine; None: the source has none.
         facts: What decides the engine's work, for a diagnosis of it.
         nbytes: What all of it takes of this machine's memory beside the store, at most.
-        tally: Counter of what both threads and the engine do, see `Stats`.
 
     Attributes:
         num_batches: Batches of an epoch.
@@ -81,31 +74,25 @@ class Engine:
         self,
         planner: Planner,
         assistant: Assistant | None,
-        cache: CacheClient,
         preparer: Preparer,
         finisher: Finisher,
         *,
-        reader: Reader,
         factory: BackendFactory,
-        targets: TargetMaker | None,
-        depths: Depths,
         facts: Facts,
         nbytes: int,
-        tally: Tally,
     ) -> None:
         self.planner = planner
         self.assistant = assistant
-        self.depths = depths
+        self.depths = depths = preparer.depths
         self.num_batches = len(planner)
-        self._cache: CacheClient | None = cache
         self._preparer: Preparer | None = preparer
         self._finisher: Finisher | None = finisher
-        self._reader = reader
+        self._reader = preparer.reader
         self._factory = factory
-        self._targets = targets
+        self._targets = preparer.targets
         self._facts = facts
         self._nbytes = nbytes
-        self._tally = tally
+        self._tally = tally = preparer.tally
         self._course = Course(tally, partial(watch_threads, "dalirefurb", THREADS))
         self._others = watch_others()
         self._threads: list[threading.Thread] = []
@@ -140,13 +127,12 @@ class Engine:
         with self._changing:
             self.stop()
             self._check_open()
-            assert self._cache is not None
             assert self._preparer is not None
             assert self._finisher is not None
             prepared: ClosableQueue[Prepared] = ClosableQueue(self.depths.ready)
             batches: ClosableQueue[Served] = ClosableQueue(1)
             self._prepared, self._batches = prepared, batches
-            groups = self._groups(self._cache, position, one_by_one=one_by_one)
+            groups = self._groups(self._preparer.cache, position, one_by_one=one_by_one)
             self._threads = [
                 self._thread("dalirefurb-prepare", self._turns[0], self._preparer.work, groups, prepared),
                 self._thread("dalirefurb-finish", self._turns[1], self._finisher.work, prepared, batches),
@@ -315,7 +301,7 @@ class Engine:
                 if self._targets is not None:
                     self._targets.join()
                 # Whoever keeps a closed loader keeps no images, no graph and no store.
-                self._cache = self._preparer = self._finisher = None
+                self._preparer = self._finisher = None
                 self._batches.close()
                 self._factory.give_back()
 

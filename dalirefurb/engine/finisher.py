@@ -26,7 +26,7 @@ from dalirefurb.engine.backends import FinalFeed, FinalFeeds, FinalGraph, FinalV
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
-from dalirefurb.engine.closable_queue import ClosableQueue, Stopped
+from dalirefurb.engine.closable_queue import ClosableQueue
 from dalirefurb.engine.cuda_final import CudaFinal
 from dalirefurb.engine.preparer import Prepared, failed_in_graph
 from dalirefurb.engine.stats import Tally
@@ -73,10 +73,11 @@ class Served:
         return indices
 
 
+@dataclass(eq=False, kw_only=True)
 class Finisher:
     """Turns prepared groups into batches.
 
-    Args:
+    Attributes:
         recipes: Recipes that say what the model receives, of each view one.
         cache: Cache client, which commits to the store.
         final_graph: What does the final part; None where images are final already.
@@ -87,24 +88,13 @@ class Finisher:
         tally: Counter of what the thread does, see `Stats`.
     """
 
-    def __init__(
-        self,
-        *,
-        recipes: tuple[Recipe, ...],
-        cache: CacheClient,
-        final_graph: Finishing | None,
-        in_flight: int,
-        batches_per_group: int,
-        pin_memory: bool,
-        tally: Tally,
-    ) -> None:
-        self._recipes = recipes
-        self._cache = cache
-        self._final_graph = final_graph
-        self._in_flight = in_flight
-        self._batches_per_group = batches_per_group
-        self._pin_memory = pin_memory
-        self._tally = tally
+    recipes: tuple[Recipe, ...]
+    cache: CacheClient
+    final_graph: Finishing | None
+    in_flight: int
+    batches_per_group: int
+    pin_memory: bool
+    tally: Tally
 
     def abandon(self, prepared: Iterable[Prepared]) -> None:
         """Give back what groups that nobody will finish have; there are any if no thread came to do it."""
@@ -112,7 +102,7 @@ class Finisher:
         for each in given:
             if each.targets is not None:
                 each.targets.cancel()
-        self._cache.abandon(each.cache_plan for each in given)
+        self.cache.abandon(each.cache_plan for each in given)
 
     def work(self, prepared: ClosableQueue[Prepared], batches: ClosableQueue[Served]) -> None:
         """Make batches until stopped, or until a group is an error, which follows the batches before it.
@@ -126,15 +116,15 @@ class Finisher:
                 self._finish(running, batches)
         finally:
             self.abandon((*running, *prepared.close()))
-            if self._final_graph is not None:
-                self._final_graph.restart()
+            if self.final_graph is not None:
+                self.final_graph.restart()
 
     def _fill(
         self, prepared: ClosableQueue[Prepared], running: deque[Prepared], batches: ClosableQueue[Served]
     ) -> None:
         """Submit what is there, and at least one group."""
         try:
-            while not running or (self._begun(running) < self._in_flight and len(prepared)):
+            while not running or (self._begun(running) < self.in_flight and len(prepared)):
                 taken = prepared.take()
                 try:
                     self._submit(taken)
@@ -149,13 +139,13 @@ class Finisher:
 
     def _begun(self, running: Iterable[Prepared]) -> int:
         """Count the groups, in units of as many batches as most have."""
-        return sum(-(-len(each.cache_plan.group.plans) // self._batches_per_group) for each in running)
+        return sum(-(-len(each.cache_plan.group.plans) // self.batches_per_group) for each in running)
 
     def _submit(self, prepared: Prepared) -> None:
-        if self._final_graph is not None:
+        if self.final_graph is not None:
             began = time.perf_counter()
-            self._final_graph.submit(prepared.cache_plan, prepared.images)
-            self._tally.add(preparing_s=time.perf_counter() - began)
+            self.final_graph.submit(prepared.cache_plan, prepared.images)
+            self.tally.add(preparing_s=time.perf_counter() - began)
 
     def _finish(self, running: deque[Prepared], batches: ClosableQueue[Served]) -> None:
         """Hand the oldest group over, then bring the store to where the plan wants it."""
@@ -169,9 +159,9 @@ class Finisher:
         targets = self._targets_of(running[0], batches)
         self._hand_over(cache_plan, images, targets, batches)
         began = time.perf_counter()
-        stored = self._cache.commit(cache_plan)
+        stored = self.cache.commit(cache_plan)
         running.popleft()
-        self._tally.add(
+        self.tally.add(
             graph_wait_s=waited,
             stored=int(np.count_nonzero(stored)),
             declined=int(np.count_nonzero(~stored)),
@@ -185,17 +175,15 @@ class Finisher:
         began = time.perf_counter()
         try:
             targets = prepared.targets.result(lambda: batches.stopping)
-        except Stopped:
-            raise
         except Exception as error:
             prepared.cache_plan.group.fail(error)
-        self._tally.add(reading_wait_s=time.perf_counter() - began)
+        self.tally.add(reading_wait_s=time.perf_counter() - began)
         return targets
 
     def _collect(self, prepared: Prepared) -> Any:
         """Wait for a group's images, as the training loop wants them; see `Served`."""
         try:
-            images = prepared.images if self._final_graph is None else self._final_graph.collect()
+            images = prepared.images if self.final_graph is None else self.final_graph.collect()
             if isinstance(images, FinalFeed):
                 return images
             views = [
@@ -205,7 +193,7 @@ class Finisher:
         except (GraphError, RuntimeError) as error:
             reason = error.reason if isinstance(error, GraphError) else str(error)
             raise failed_in_graph(prepared.cache_plan, reason) from error.__cause__ or error
-        tensors = tuple(map(self._tensor, views, self._recipes))
+        tensors = tuple(map(self._tensor, views, self.recipes))
         return tensors if isinstance(images, tuple) else tensors[0]
 
     def _check(self, images: torch.Tensor, recipe: Recipe) -> None:
@@ -228,7 +216,7 @@ class Finisher:
             images = images.view(torch.bfloat16) if images.dtype == torch.uint16 else images.to(torch.bfloat16)
         if recipe.output.channels_last:
             images = images.permute(0, 3, 1, 2)
-        return images.pin_memory() if self._pin_memory else images
+        return images.pin_memory() if self.pin_memory else images
 
     def _hand_over(
         self, cache_plan: CachePlan, images: Any, targets: Sequence[BatchTargets], batches: ClosableQueue[Served]

@@ -112,7 +112,12 @@ class Mappable(ABC):
         names = (images, labels, indices) if self.with_indices else (images, labels)
         distinct = all(isinstance(name, str) for name in names) and len({*names}) == len(names)
         require(distinct, "names", "different texts", names, "pass such as images='image', labels='label'")
-        return self.map(WithNames(names))
+
+        def named(batch: tuple[Any, ...]) -> dict[str, Any]:
+            return dict(zip(names, batch, strict=True))
+
+        named.__name__ = " + ".join(names)
+        return self.map(named)
 
     def __reduce__(self) -> NoReturn:
         raise LoaderError(
@@ -203,21 +208,3 @@ class MappedLoader(LoaderView):
 
     def __repr__(self) -> str:
         return f"{self.loader!r}.map({getattr(self._function, '__name__', self._function)})"
-
-
-class WithNames:
-    """Function that makes a mapping of a batch.
-
-    Args:
-        names: Names of the batch's parts, in order.
-    """
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self._names = names
-
-    def __call__(self, batch: tuple[Any, ...]) -> dict[str, Any]:
-        """Return the parts by their names."""
-        return dict(zip(self._names, batch, strict=True))
-
-    def __repr__(self) -> str:
-        return " + ".join(self._names)

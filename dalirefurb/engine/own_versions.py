@@ -1,24 +1,64 @@
 """Views with versions of their own: inside of a loader they are samples, and the training loop gets them side by side.
 
-Planner, cache and whatever computes know views by numbers alone, see `planning/views.py`. The first view has the
-numbers of the samples, so it is what a loader without views serves.
+Planner, cache and whatever computes know views by numbers alone: view v of sample i is number v * num_samples + i, see
+`planning/views.py`. The first view has the numbers of the samples, so it is what a loader without views serves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dalirefurb.engine.finisher import Served
 from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.image_batch import Images
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.views import Views
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
-from dalirefurb.source import Source
-from dalirefurb.source.numbered_views import NumberedViews
+from dalirefurb.source import Source, Subset
+from dalirefurb.source.contract import DerivedSource
+
+
+class NumberedViews(Subset):
+    """Views of another source's samples, which are read once for all views that are asked for together.
+
+    Args:
+        source: The other source.
+        views: Views of each sample.
+
+    Attributes:
+        labels: Labels of the other source's samples, of which `len` counts the views.
+    """
+
+    def __init__(self, source: Source, views: int) -> None:
+        DerivedSource.__init__(self, source)
+        self._views = views
+
+    def __len__(self) -> int:
+        return self._views * len(self._source)
+
+    def _theirs(self, indices: Any) -> Any:
+        return np.asarray(indices, np.int64) % len(self._source)
+
+    def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+        """Read the samples of views, each once."""
+        _, first, places = np.unique(self._theirs(indices), return_index=True, return_inverse=True)
+        read = super().read(indices[first])
+        if isinstance(read, Images):
+            return read.chosen(places)
+        if len(read) != len(first):
+            return read  # The reader tells that it is wrong.
+        return read[places] if isinstance(read, np.ndarray) else [read[place] for place in places.tolist()]
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Identify the samples, their order and the number of views, as JSON values."""
+        return {"source": "NumberedViews", "of": self._source.fingerprint(), "views": self._views}
 
 
 @dataclass(frozen=True)
@@ -52,11 +92,7 @@ class OwnVersions:
                 f"with views={self.views} bad samples cannot be replaced yet, since each view would show another "
                 f"sample: leave them out by source.subset(...), or pass views as recipes, views=[recipe.view(2)]"
             )
-        if len(self.source) != self.planner.num_samples:
-            raise ConfigurationError(
-                f"planner and source must have the same number of samples, got {self.planner.num_samples} and "
-                f"{len(self.source)}; pass len(source) to the planner"
-            )
+        self.planner.check_samples(len(self.source))
         return NumberedViews(self.source, self.views), planner
 
     def parted(self, served: Served, world_size: int) -> Served:

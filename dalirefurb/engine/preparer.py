@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import wait
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,10 +64,11 @@ class _ReadAgain(Exception):  # noqa: N818 - it is no error
     """Bad samples were found, so that groups begun are to be carried out again."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Preparer:
     """Turns batch groups into prepared ones.
 
-    Args:
+    Attributes:
         reader: Reader of the samples, which finds out which of them a graph cannot decode.
         cache: Cache client, which says what is to be computed.
         backend: Backend that computes the images.
@@ -77,26 +79,14 @@ class Preparer:
         tally: Counter of what the thread does, see `Stats`.
     """
 
-    def __init__(
-        self,
-        *,
-        reader: Reader,
-        cache: CacheClient,
-        backend: ComputeBackend,
-        in_flight: int,
-        depths: Depths,
-        features: FeatureTable | None,
-        targets: TargetMaker | None = None,
-        tally: Tally,
-    ) -> None:
-        self._reader = reader
-        self._cache = cache
-        self._backend = backend
-        self._in_flight = in_flight
-        self._depths = depths
-        self._features = features
-        self._targets = targets
-        self._tally = tally
+    reader: Reader
+    cache: CacheClient
+    backend: ComputeBackend
+    in_flight: int
+    depths: Depths
+    features: FeatureTable | None
+    targets: TargetMaker | None
+    tally: Tally
 
     def work(self, groups: UpcomingGroups, prepared: ClosableQueue[Prepared]) -> None:
         """Prepare groups until stopped, or until one cannot be: that one's error follows those before it.
@@ -126,9 +116,9 @@ class Preparer:
                 if submitted.targets is not None:
                     submitted.targets.cancel()
             try:
-                self._backend.restart()
+                self.backend.restart()
             finally:
-                self._cache.abandon(_unfinished(running, admitted))
+                self.cache.abandon(_unfinished(running, admitted))
 
     def _fill(
         self,
@@ -143,8 +133,8 @@ class Preparer:
         """
         self._submit_some(admitted, running, prepared)
         try:
-            reads = self._depths.read_ahead + self._in_flight - len(running)
-            while len(admitted) < self._depths.admitted and _reads(admitted) < reads:
+            reads = self.depths.read_ahead + self.in_flight - len(running)
+            while len(admitted) < self.depths.admitted and _reads(admitted) < reads:
                 admitted.append(self._admit(groups))
         except Exception:
             while admitted or running:
@@ -159,7 +149,7 @@ class Preparer:
     ) -> None:
         """Submit at least one group, if none is running, and those whose files are read."""
         try:
-            while admitted and len(running) < self._in_flight and (not running or admitted[0].reading.done()):
+            while admitted and len(running) < self.in_flight and (not running or admitted[0].reading.done()):
                 running.append(self._submit(admitted[0], prepared))
                 admitted.popleft()
         except Exception:
@@ -173,11 +163,11 @@ class Preparer:
         group = next(groups)
         planned = time.perf_counter()
         try:
-            cache_plan = self._cache.lookup(group)
+            cache_plan = self.cache.lookup(group)
         except Exception:
             groups.put_back([group])
             raise
-        self._tally.add(planning_s=planned - began, storing_s=time.perf_counter() - planned)
+        self.tally.add(planning_s=planned - began, storing_s=time.perf_counter() - planned)
         return cache_plan
 
     def _submit(self, cache_plan: CachePlan, prepared: ClosableQueue[Prepared]) -> _Submitted:
@@ -185,10 +175,10 @@ class Preparer:
         samples = self._samples(cache_plan, prepared)
         began = time.perf_counter()
         samples = cache_plan.begin(samples)
-        self._backend.submit(cache_plan, samples)
+        self.backend.submit(cache_plan, samples)
         # While images are made.
-        targets = None if self._targets is None else self._targets.begin(cache_plan)
-        self._tally.add(preparing_s=time.perf_counter() - began)
+        targets = None if self.targets is None else self.targets.begin(cache_plan)
+        self.tally.add(preparing_s=time.perf_counter() - began)
         return _Submitted(cache_plan, samples, targets)
 
     def _samples(self, cache_plan: CachePlan, prepared: ClosableQueue[Prepared]) -> Samples:
@@ -196,10 +186,10 @@ class Preparer:
         began = time.perf_counter()
         while not cache_plan.reading.done():
             if not wait([cache_plan.reading], timeout=_POLL_S).done:
-                self._reader.patience.look()
+                self.reader.patience.look()
             if prepared.stopping:
                 raise Stopped
-        self._tally.add(reading_wait_s=time.perf_counter() - began)
+        self.tally.add(reading_wait_s=time.perf_counter() - began)
         return cache_plan.reading.result()
 
     def _pass_on(self, running: deque[_Submitted], prepared: ClosableQueue[Prepared]) -> None:
@@ -207,21 +197,21 @@ class Preparer:
         images = self._collect(running[0])
         prepared.put([Prepared(running[0].cache_plan, images, running[0].targets)])
         running.popleft()
-        self._backend.handed_over()
+        self.backend.handed_over()
 
     def _collect(self, submitted: _Submitted) -> Any:
         """Wait until what a group needs is computed; return its final images, if they are made here."""
         cache_plan = submitted.cache_plan
         began = time.perf_counter()
         try:
-            images = self._backend.collect(cache_plan)
+            images = self.backend.collect(cache_plan)
         except GraphError as error:
-            if not isinstance(error, StageRaised) and self._reader.reconsider(submitted.samples, error):
+            if not isinstance(error, StageRaised) and self.reader.reconsider(submitted.samples, error):
                 raise _ReadAgain from error
             raise failed_in_graph(cache_plan, error.reason) from error.__cause__
-        self._tally.add(graph_wait_s=time.perf_counter() - began)
-        if self._features is not None and len(cache_plan.compute):
-            _fill(self._features, cache_plan)
+        self.tally.add(graph_wait_s=time.perf_counter() - began)
+        if self.features is not None and len(cache_plan.compute):
+            _fill(self.features, cache_plan)
         return images
 
 

@@ -24,7 +24,7 @@ from dalirefurb.image_batch import Images
 from dalirefurb.keep.folder import KeepFolder
 from dalirefurb.reading.inspector import Refused, decoded
 from dalirefurb.reading.pillow_decoder import pillow_version
-from dalirefurb.source.contract import NOT_AT_HAND, Source, hash_array, spread, without_targets
+from dalirefurb.source.contract import NOT_AT_HAND, DerivedSource, Source, digest_of, spread, without_targets
 from dalirefurb.source.levels import Levels
 from dalirefurb.source.outage import is_page
 from dalirefurb.store.available import available_bytes
@@ -47,7 +47,7 @@ _FILLED_AT_A_TIME = 64
 _WAITING_THREADS = 2
 
 
-class Kept(Source):
+class Kept(DerivedSource):
     """Samples of another source, each read or decoded once, and kept for ever, for all processes of a machine.
 
     What is served is the same, bit for bit, as without: labels, order and states are the other source's. Any number of
@@ -75,7 +75,7 @@ class Kept(Source):
     def __init__(
         self, source: Source, path: str | os.PathLike[str], *, form: Form = "decoded", size: Budget = "80%"
     ) -> None:
-        require(isinstance(source, Source), "source", "a Source", source, "pass such as ImageFolder(folder)")
+        super().__init__(source)
         require(
             isinstance(path, (str, os.PathLike)), "path", "the path of a folder", path, "pass such as '/local/keep'"
         )
@@ -84,12 +84,8 @@ class Kept(Source):
             raise ConfigurationError(
                 "form='encoded' is for sources of encoded samples, but this one gives images: pass form='decoded'"
             )
-        self._source = source
         self._path = Path(os.fspath(path)).absolute()
         self._form, self._size = form, size
-        self.labels, self.encoded, self.image_shape = source.labels, source.encoded, source.image_shape
-        self.classes, self.value_range = source.classes, source.value_range
-        self.annotations, self.categories = source.annotations, source.categories
         self._start()
         self._folder()
 
@@ -108,12 +104,6 @@ class Kept(Source):
         if self._form == "encoded":
             return self._source.images(rows)
         return self._kept(rows, self._decoded_now, raises=False)
-
-    def refusal(
-        self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
-    ) -> tuple[int, str] | None:
-        """Find a sample that the other source refuses."""
-        return self._source.refusal(indices, heights, widths)
 
     def fill(self, *, told: Callable[[int], object] = lambda done: None) -> int:
         """Keep all samples now that there is room for, with a thread for each core and some more.
@@ -146,24 +136,12 @@ class Kept(Source):
         with ThreadPoolExecutor(usable_cores() + _WAITING_THREADS, thread_name_prefix="dalirefurb-keep") as pool:
             return sum(pool.map(look, parts))
 
-    def name(self, index: int) -> str:
-        """Tell where sample `index` is, as the other source does."""
-        return self._source.name(index)
-
     def fingerprint(self) -> dict[str, Any]:
         """Identify the samples and their order, as the other source does: what is served is the same."""
         own, theirs = self.labels, self._source.labels
         if own is theirs or np.array_equal(own, theirs):
             return self._source.fingerprint()
-        return {"source": "Kept", "of": self._source.fingerprint(), "labels": hash_array(own)}
-
-    def content(self) -> dict[str, Any]:
-        """Identify what is behind the other source now."""
-        return self._source.content()
-
-    def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-        """Tell samples from what they were, as the other source does."""
-        return self._source.stamps(indices)
+        return {"source": "Kept", "of": self._source.fingerprint(), "labels": digest_of(own)}
 
     def __repr__(self) -> str:
         return f"Kept({self._source!r}, {str(self._path)!r}, form={self._form!r})"

@@ -199,6 +199,18 @@ class Planner(metaclass=TakesNumbers):
         """Batches between the losses of one and the first plan that they act on, at least 1; None: they act on none."""
         return None
 
+    def check_samples(self, count: int) -> None:
+        """Refuse a source that has not as many samples as are planned.
+
+        Raises:
+            ConfigurationError: If it has more of them, or fewer.
+        """
+        if count != self.num_samples:
+            raise ConfigurationError(
+                f"planner and source must have the same number of samples, got {self.num_samples} and {count}; pass "
+                f"len(source) to the planner"
+            )
+
     def for_rank(self, *, rank: int, world_size: int) -> Planner:
         """Return what plans the part of rank `rank` of `world_size`.
 

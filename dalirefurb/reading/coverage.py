@@ -95,11 +95,7 @@ def propose_coverage(
             f"coverage is for plans that reuse versions, so the planner must be a Refurbish with a reuse_factor of at "
             f"least 2, got {planner!r}: pass one"
         )
-    if len(source) != planner.num_samples:
-        raise ConfigurationError(
-            f"planner and source must have the same number of samples, got {planner.num_samples} and {len(source)}; "
-            f"pass len(source) to the planner"
-        )
+    planner.check_samples(len(source))
     file = None if path is None else Path(path)
     limit = budget_bytes(budget, available=available_bytes if file is None else lambda: bytes_on_disk(file))
     with closing(Reader(source, max_batch_size=64, num_threads=1, refusal=recipe.refusal)) as reader:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Images
-from dalirefurb.source.contract import Source, hash_array, spread
+from dalirefurb.source.contract import Source, digest_of, spread
 from dalirefurb.source.labels import as_array
 from dalirefurb.source.levels import Levels, ValueRange, checked_range
 from dalirefurb.source.stamps import hash_pixels
@@ -63,8 +63,8 @@ class Arrays(Source):
             "source": "Arrays",
             "num_samples": len(self),
             "shape": list(self._images.shape),
-            "rows": hash_array(self._images[spread(len(self), 64)]),
-            "labels": hash_array(self.labels),
+            "rows": digest_of(self._images[spread(len(self), 64)]),
+            "labels": digest_of(self.labels),
         }
 
     def content(self) -> dict[str, Any]:

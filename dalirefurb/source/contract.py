@@ -224,7 +224,7 @@ class Source(metaclass=Explained):
         """Hash a sample as it is read; None stands for one that cannot be."""
         try:
             (sample,) = Patience().of(lambda: self.read(np.array([index])), self.name(index))
-            return hash_array(np.asarray(sample))
+            return digest_of(np.asarray(sample))
         except (SampleError, OSError):  # What is not decoded before it is an image may be bad, too.
             return None
 
@@ -240,7 +240,55 @@ class Source(metaclass=Explained):
         return values
 
 
-class Subset(Source):
+class DerivedSource(Source):
+    """Samples of another source, which says of them what a subclass does not say otherwise.
+
+    Args:
+        source: The other source.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+
+    def __init__(self, source: Source) -> None:
+        require(isinstance(source, Source), "source", "a source", source, "pass such as ImageFolder(path)")
+        self._source = source
+        self.labels, self.classes, self.categories = source.labels, source.classes, source.categories
+        self.encoded, self.image_shape, self.value_range = source.encoded, source.image_shape, source.value_range
+        self.annotations = source.annotations
+
+    def _theirs(self, indices: Any) -> Any:
+        """Return the indices of samples in the other source, of one, or of several, shape (n,)."""
+        return indices
+
+    def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+        """Read samples, as the other source does."""
+        return self._source.read(indices)
+
+    def name(self, index: int) -> str:
+        """Tell where sample `index` is, as the other source does."""
+        return self._source.name(int(self._theirs(index)))
+
+    def content(self) -> dict[str, Any]:
+        """Identify what is behind the other source now."""
+        return self._source.content()
+
+    def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
+        """Tell samples from what they were, as the other source does."""
+        return self._source.stamps(self._theirs(indices))
+
+    def images(self, indices: NDArray[np.int64]) -> Images | None:
+        """Return decoded images that the other source has at hand."""
+        return self._source.images(self._theirs(indices))
+
+    def refusal(
+        self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> tuple[int, str] | None:
+        """Find a sample that the other source refuses."""
+        return self._source.refusal(self._theirs(indices), heights, widths)
+
+
+class Subset(DerivedSource):
     """Samples of another source, in any order; one that is named twice is two samples, each with versions of its own.
 
     Args:
@@ -252,7 +300,7 @@ class Subset(Source):
     """
 
     def __init__(self, source: Source, indices: ArrayLike) -> None:
-        require(isinstance(source, Source), "source", "a source", source, "pass such as ImageFolder(path)")
+        super().__init__(source)
         chosen = as_array(indices, "a subset's indices")
         if chosen.dtype == np.bool_ and chosen.shape == (len(source),):
             chosen = np.flatnonzero(chosen)
@@ -266,48 +314,41 @@ class Subset(Source):
                 f"a subset's indices must lie in 0 .. {len(source) - 1}, but lie in {chosen.min()} .. {chosen.max()}: "
                 f"count from 0, to len(source) - 1 at most"
             )
-        self._source = source
         self._indices = chosen.astype(np.int64)
         self.labels = source.labels[self._indices]
-        self.encoded, self.image_shape, self.classes = source.encoded, source.image_shape, source.classes
-        self.value_range, self.categories = source.value_range, source.categories
         if source.annotations is not None:
             self.annotations = {name: each.take(self._indices) for name, each in source.annotations.items()}
 
     def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
         """Read samples, as the other source does."""
-        rows = self._indices[self._checked(indices)]
+        rows = self._theirs(self._checked(indices))
         try:
             return self._source.read(rows)
         except SampleError as error:
             raise renumbered(error, rows, indices) from error
 
-    def name(self, index: int) -> str:
-        """Tell where sample `index` is, as the other source does."""
-        return self._source.name(int(self._indices[index]))
+    def _theirs(self, indices: Any) -> Any:
+        return self._indices[indices]
 
     def fingerprint(self) -> dict[str, Any]:
         """Identify the samples and their order, as JSON values."""
         digest = hashlib.sha256(self._indices.astype("<i8").tobytes()).hexdigest()
         return {"source": "Subset", "of": self._source.fingerprint(), "samples": len(self), "indices": digest}
 
-    def content(self) -> dict[str, Any]:
-        """Identify what is behind the other source now."""
-        return self._source.content()
 
-    def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-        """Tell samples from what they were, as the other source does."""
-        return self._source.stamps(self._indices[indices])
+def _names(source: Source) -> list[str] | None:
+    return None if source.annotations is None else sorted(source.annotations)
 
-    def images(self, indices: NDArray[np.int64]) -> Images | None:
-        """Return decoded images that the other source has at hand."""
-        return self._source.images(self._indices[indices])
 
-    def refusal(
-        self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
-    ) -> tuple[int, str] | None:
-        """Find a sample that the other source refuses."""
-        return self._source.refusal(self._indices[indices], heights, widths)
+_ALIKE: Sequence[tuple[str, Callable[[Source], Any], str]] = (
+    ("be encoded alike", lambda each: each.encoded, "TorchDataset(source) is one with decoded images"),
+    ("have labels of one shape", lambda each: each.labels.shape[1:], "reshape the one's"),
+    ("have the same classes", lambda each: each.classes, "if all mean the same, assign the one's"),
+    ("have the same value_range", lambda each: each.value_range, "pass it to both"),
+    ("have targets of the same names", _names, "give both Annotated(source, targets)"),
+    ("have the same categories", lambda each: each.categories, "if all mean the same, assign the one's"),
+)
+"""What sources that are put together must do, what says whether they do, and what helps."""
 
 
 class Concat(Source):
@@ -334,25 +375,8 @@ class Concat(Source):
                     f"what is put together must be sources, but number {number} is a {type(source).__name__}: pass "
                     f"such as ImageFolder(path), or TorchDataset(dataset)"
                 )
-            for what, given, wanted, remedy in (
-                ("be encoded alike", source.encoded, first.encoded, "TorchDataset(source) is one with decoded images"),
-                ("have labels of one shape", source.labels.shape[1:], first.labels.shape[1:], "reshape the one's"),
-                ("have the same classes", source.classes, first.classes, "if all mean the same, assign the one's"),
-                ("have the same value_range", source.value_range, first.value_range, "pass it to both"),
-                (
-                    "have targets of the same names",
-                    _names(source),
-                    _names(first),
-                    "give both Annotated(source, targets)",
-                ),
-                (
-                    "have the same categories",
-                    source.categories,
-                    first.categories,
-                    "if all mean the same, assign the one's",
-                ),
-            ):
-                if given != wanted:
+            for what, of, remedy in _ALIKE:
+                if (given := of(source)) != (wanted := of(first)):
                     raise ConfigurationError(
                         f"sources that are put together must {what}, but number {number} has {given!r:.80} and the "
                         f"first one {wanted!r:.80}: {remedy}"
@@ -439,10 +463,6 @@ class Concat(Source):
         return int(self._ends[owner]) - len(self._sources[owner])
 
 
-def _names(source: Source) -> list[str] | None:
-    return None if source.annotations is None else sorted(source.annotations)
-
-
 def _joined_targets(name: str, targets: Sequence[Any]) -> Any:
     """Put the targets of one name of several sources together.
 
@@ -476,12 +496,11 @@ def renumbered(error: SampleError, inner: NDArray[np.int64], own: NDArray[np.int
 
 def fingerprint_of_names(source: str, names: Iterable[str], labels: NDArray[Any]) -> dict[str, Any]:
     """Identify samples by their names, in order, and their labels."""
-    joined = os.fsencode("\0".join(names))
     return {
         "source": source,
         "num_samples": len(labels),
-        "names": hashlib.blake2b(joined, digest_size=16).hexdigest(),
-        "labels": hash_array(labels),
+        "names": digest_of("\0".join(names)),
+        "labels": digest_of(labels),
     }
 
 
@@ -501,8 +520,13 @@ def spread(count: int, most: int) -> list[int]:
     return rows
 
 
-def hash_array(array: NDArray[Any]) -> str:
-    """Hash an array's dtype, shape and values."""
-    digest = hashlib.blake2b(repr((array.dtype.str, array.shape)).encode(), digest_size=16)
-    digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
+def digest_of(*parts: str | NDArray[Any]) -> str:
+    """Hash texts and arrays, these with types and shapes."""
+    made = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        if isinstance(part, str):
+            made.update(os.fsencode(part))
+        else:
+            made.update(repr((part.dtype.str, part.shape)).encode())
+            made.update(np.ascontiguousarray(part).data)
+    return made.hexdigest()

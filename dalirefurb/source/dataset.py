@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source.contract import Source, hash_array, spread
+from dalirefurb.source.contract import Source, digest_of, spread
 from dalirefurb.source.copies import Copies
 from dalirefurb.source.labels import TARGETS, WORDS, as_array, checked_labels, refuse_mask
 from dalirefurb.source.levels import Levels, LevelsError, ValueRange, checked_range
@@ -223,7 +223,7 @@ class TorchDataset(Source):
             "dataset": type(self._items.dataset).__name__,
             "num_samples": self._num_items,
             "images": [self._hash(row) for row in spread(len(self), 16)],
-            "labels": hash_array(self.labels),
+            "labels": digest_of(self.labels),
         }
 
 

@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source.contract import Source, fingerprint_of_names, hash_array
-from dalirefurb.source.files import EXTENSIONS
+from dalirefurb.source.contract import Source, digest_of, fingerprint_of_names
+from dalirefurb.source.files import EXTENSIONS, PathLike
 from dalirefurb.source.levels import ValueRange, checked_range
 from dalirefurb.source.outage import is_page
 from dalirefurb.source.shards import MappedShards, Shards, open_shards, unreadable
 from dalirefurb.source.tar_scan import Scan, header_hash, scan, split_name
-
-PathLike = str | os.PathLike[str]
 
 _SCANS = 8
 
@@ -145,14 +143,14 @@ class TarShards(Source):
         """Hash the members' names and sizes, and the labels. Names of shards and contents of images do not count."""
         return {
             **fingerprint_of_names("TarShards", self._members, self.labels),
-            "sizes": hash_array(self._sizes),
+            "sizes": digest_of(self._sizes),
         }
 
     def content(self) -> dict[str, Any]:
         """Hash what tells each shard from another of its name: sizes, times and inodes, or what a filesystem tells."""
         identities = json.dumps(self._shards.identities, sort_keys=True)
         return {
-            "shards": hashlib.blake2b(identities.encode(), digest_size=16).hexdigest(),
+            "shards": digest_of(identities),
             "bytes": sum(int(identity["size"]) for identity in self._shards.identities),
         }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.image_batch import Images
 from dalirefurb.source import Source
-from dalirefurb.source.contract import ANNOTATED
+from dalirefurb.source.contract import ANNOTATED, DerivedSource
 from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import ObjectTarget, Target
 from dalirefurb.targets.mask_images import Masks
 
 
-class Annotated(Source):
+class Annotated(DerivedSource):
     """Another source's images, with named targets: boxes, keypoints, polygons, masks, and what belongs to them.
 
         source = Annotated(FileList(paths, ids), {"boxes": Boxes(boxes), "labels": Objects(classes)})
@@ -39,45 +38,22 @@ class Annotated(Source):
     annotations: dict[str, Target]
 
     def __init__(self, source: Source, targets: Mapping[str, Target]) -> None:
-        require(isinstance(source, Source), "source", "a source", source, "pass such as FileList(paths, labels)")
+        super().__init__(source)
         if source.annotations is not None:
             raise ConfigurationError("source must have no targets yet, but has: pass all of them together")
         check_targets(source, targets)
-        self._source = source
         self.annotations = dict(targets)
-        self.labels, self.classes = source.labels, source.classes
-        self.encoded, self.image_shape, self.value_range = source.encoded, source.image_shape, source.value_range
-
-    def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
-        """Read images, as the other source does."""
-        return self._source.read(indices)
-
-    def name(self, index: int) -> str:
-        """Tell where sample `index` is, as the other source does."""
-        return self._source.name(index)
 
     def fingerprint(self) -> dict[str, Any]:
         """Identify the samples, their order and their targets, as JSON values."""
         targets = {name: [type(target).__name__, target.digest()] for name, target in self.annotations.items()}
         return {"source": ANNOTATED, "of": self._source.fingerprint(), "targets": targets}
 
-    def content(self) -> dict[str, Any]:
-        """Identify what is behind the other source now."""
-        return self._source.content()
-
-    def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-        """Tell samples from what they were, as the other source does."""
-        return self._source.stamps(indices)
-
-    def images(self, indices: NDArray[np.int64]) -> Images | None:
-        """Return decoded images that the other source has at hand."""
-        return self._source.images(indices)
-
     def refusal(
         self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
     ) -> tuple[int, str] | None:
         """Find a sample whose masks are missing, damaged or of another size than its image, or that is refused else."""
-        if (refusal := self._source.refusal(indices, heights, widths)) is not None:
+        if (refusal := super().refusal(indices, heights, widths)) is not None:
             return refusal
         masks = [target for target in self.annotations.values() if isinstance(target, (Masks, InstanceMasks))]
         for row, (index, *size) in enumerate(zip(indices.tolist(), heights.tolist(), widths.tolist(), strict=True)):

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.source.contract import spread
+from dalirefurb.source.contract import digest_of, spread
 from dalirefurb.source.files import FileList, PathLike
 from dalirefurb.targets.annotated import Annotated
 from dalirefurb.targets.instance_masks import InstanceMasks
-from dalirefurb.targets.kinds import Boxes, Keypoints, Objects, Polygons, Target, Values, digest_of
+from dalirefurb.targets.kinds import Boxes, Keypoints, Objects, Polygons, Target, Values
 
 _LOOKED_AT = 16
 """Images that are looked for when a source is made."""

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.source.contract import digest_of
 from dalirefurb.targets.fill import filler, scratch_of
-from dalirefurb.targets.kinds import ObjectTarget, Polygons, digest_of
+from dalirefurb.targets.kinds import ObjectTarget, Polygons
 from dalirefurb.targets.masks import warp_mask
 from dalirefurb.targets.ragged import Ragged
 
@@ -65,17 +66,18 @@ class InstanceMasks(ObjectTarget):
     def joined(self, others: Sequence[Any]) -> InstanceMasks:
         """Return those of all samples, these first."""
         parts = [self, *others]
-        made, outlines, runs = object.__new__(InstanceMasks), 0, 0
-        rows = []
+        rows, outlines, runs = list[Ragged](), 0, 0
         for each in parts:
             values = each.rows.values + np.array([outlines, outlines, runs])
             values[each.rows.values[:, 2] < 0, 2] = -1
             rows.append(Ragged(values, each.rows.offsets))
             outlines, runs = outlines + len(each.polygons.outlines), runs + len(each.runs)
-        made.rows, made.polygons = Ragged.joined(rows), self.polygons.joined([each.polygons for each in others])
-        made.runs = Ragged.joined([each.runs for each in parts])
-        made.run_sizes = np.concatenate([each.run_sizes for each in parts])
-        return made
+        return self._with(
+            rows=Ragged.joined(rows),
+            polygons=self.polygons.joined([each.polygons for each in others]),
+            runs=Ragged.joined([each.runs for each in parts]),
+            run_sizes=np.concatenate([each.run_sizes for each in parts]),
+        )
 
     def setting(self) -> tuple[Any, ...]:
         """Tell its kind and arguments."""

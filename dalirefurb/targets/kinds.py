@@ -9,7 +9,6 @@ Values                        what belongs to the image as a whole
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -20,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from dalirefurb.calls import Explained
 from dalirefurb.checks import number, require
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.source.contract import digest_of
 from dalirefurb.targets.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -63,6 +63,12 @@ class Target(ABC):
     def digest(self) -> str:
         """Tell it from others."""
 
+    def _with(self, **changed: Any) -> Self:
+        """Return it with other attributes, unchecked."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, **changed)
+        return made
+
 
 class ObjectTarget(Target, metaclass=Explained):
     """Something of each object, any number of which a sample has.
@@ -78,15 +84,11 @@ class ObjectTarget(Target, metaclass=Explained):
 
     def take(self, samples: NDArray[np.int64]) -> Self:
         """Return that of the objects of some samples."""
-        taken = object.__new__(type(self))
-        taken.__dict__.update(self.__dict__, rows=self.rows.take(samples))
-        return taken
+        return self._with(rows=self.rows.take(samples))
 
     def joined(self, others: Sequence[Any]) -> Self:
         """Return that of all samples, these first."""
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__, rows=Ragged.joined([each.rows for each in (self, *others)]))
-        return made
+        return self._with(rows=Ragged.joined([each.rows for each in (self, *others)]))
 
     def setting(self) -> tuple[Any, ...]:
         """Tell its kind, its arguments, and the type and shape of a row if there is one."""
@@ -240,15 +242,13 @@ class Polygons(ObjectTarget):
         offsets = np.concatenate([[0], np.cumsum([len(sample) for sample in polygons])])
         self.rows = Ragged(ranges, offsets.astype(np.int64))
 
-    def joined(self, others: Sequence[Any]) -> Polygons:
+    def joined(self, others: Sequence[Any]) -> Self:
         """Return that of all samples, these first."""
         parts = [self, *others]
         starts = np.cumsum([0, *(len(each.outlines) for each in parts[:-1])])
         rows = [Ragged(each.rows.values + start, each.rows.offsets) for each, start in zip(parts, starts, strict=True)]
-        made = object.__new__(Polygons)
         outlines = Ragged.joined([each.outlines for each in parts])
-        made.__dict__.update(self.__dict__, rows=Ragged.joined(rows), outlines=outlines)
-        return made
+        return self._with(rows=Ragged.joined(rows), outlines=outlines)
 
     def one(self, sample: int, size: tuple[int, int]) -> list[list[NDArray[np.float64]]]:
         """Return the outlines of one sample's objects, in pixels."""
@@ -329,15 +329,3 @@ def _check_shares(values: NDArray[np.float64], normalized: bool, what: str) -> N
             f"{what} must be shares 0..1 of the image's sides where normalized=True, but go from {values.min():g} to "
             f"{values.max():g}: leave normalized out for pixels"
         )
-
-
-def digest_of(*parts: str | NDArray[Any]) -> str:
-    """Hash names and arrays, with types and shapes."""
-    made = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        if isinstance(part, str):
-            made.update(part.encode())
-        else:
-            made.update(repr((part.dtype.str, part.shape)).encode())
-            made.update(np.ascontiguousarray(part).data)
-    return made.hexdigest()

@@ -19,12 +19,12 @@ from PIL import Image, UnidentifiedImageError
 from dalirefurb.calls import Explained
 from dalirefurb.checks import integer, require
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source.contract import spread
+from dalirefurb.source.contract import digest_of, spread
 from dalirefurb.source.files import read_file
 from dalirefurb.source.outage import is_outage
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.memory_budget import Budget, budget_bytes
-from dalirefurb.targets.kinds import Target, digest_of
+from dalirefurb.targets.kinds import Target
 from dalirefurb.targets.masks import KINDS, MADE, Runs, warp_mask, warp_runs
 
 _MODES = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I;16B": np.uint16, "I": np.int32}
@@ -104,23 +104,18 @@ class Masks(Target, metaclass=Explained):
 
     def take(self, samples: NDArray[np.int64]) -> Masks:
         """Return those of some samples; what was decoded is kept once."""
-        taken = object.__new__(Masks)
-        taken.__dict__.update(self.__dict__, _numbers=self._numbers[samples])
-        return taken
+        return self._with(_numbers=self._numbers[samples])
 
     def joined(self, others: Sequence[Any]) -> Masks:
         """Return those of all samples, these first; what was decoded before is decoded anew."""
         parts = [self, *others]
         starts = np.cumsum([0, *(len(each._masks) for each in parts[:-1])])
-        made = object.__new__(Masks)
-        made.__dict__.update(
-            self.__dict__,
+        return self._with(
             _masks=[mask for each in parts for mask in each._masks],
             _numbers=np.concatenate([each._numbers + start for each, start in zip(parts, starts, strict=True)]),
             _fits=np.concatenate([each._fits for each in parts]),
             _keep=_Keep(self._keep.budget),
         )
-        return made
 
     def setting(self) -> tuple[Any, ...]:
         """Tell its kind, type and fill."""
@@ -248,9 +243,7 @@ def _path(given: Any, number: int) -> str:
 
 
 def _of_kind(mask: NDArray[Any]) -> NDArray[Any]:
-    """Return an array as a mask of one of `KINDS`, without a copy if possible."""
-    if mask.ndim != 2 or mask.dtype.kind not in "biu" or not mask.size:
-        raise MaskError(f"it must have a whole number for each pixel, got {mask.dtype} of shape {mask.shape}")
+    """Return whole numbers of pixels as a mask of one of `KINDS`, without a copy if possible."""
     if mask.dtype in KINDS:
         return mask
     limits = np.iinfo(np.int32)

@@ -170,8 +170,8 @@ def test_on_a_gpu_closing_returns_what_dalis_pools_hold(source: ImageFolder, mon
     engine = loader._assembler.get()
     engine._factory._device_id = 0
     assert engine._preparer is not None
-    assert isinstance(engine._preparer._backend, PartialBackend)
-    pipelines.add(engine._preparer._backend._runner)
+    assert isinstance(engine._preparer.backend, PartialBackend)
+    pipelines.add(engine._preparer.backend._runner)
     loader.close()
     assert alive == [0]
 

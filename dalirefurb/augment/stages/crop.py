@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.kernel_call import Code, KernelCall, Numbers, Parameters, Sizes, where_drawn
 from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Node, Parameter, SizedStage, Stage
-from dalirefurb.checks import integer, number, require
+from dalirefurb.checks import choice, integer, number
 from dalirefurb.errors import ConfigurationError
 
 PaddingMode = Literal["constant", "reflect"]
@@ -43,8 +43,7 @@ class RandomCrop(SizedStage):
         super().__post_init__()
         for name in ("margin", "padding") if self.margin is not None else ("padding",):
             integer(f"{self.name}: {name}", getattr(self, name), 0, None, "pass a count of pixels")
-        known = isinstance(self.padding_mode, str) and self.padding_mode in get_args(PaddingMode)
-        require(known, f"{self.name}: padding_mode", '"constant" or "reflect"', self.padding_mode, "choose one")
+        choice(f"{self.name}: padding_mode", self.padding_mode, PaddingMode)
 
     @property
     def relative(self) -> bool:

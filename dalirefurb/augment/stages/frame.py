@@ -5,10 +5,9 @@ The aspect ratio stays.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters
 from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, SizedStage, Sizes, check_fill, fill_levels
 from dalirefurb.augment.stages.resize import resize_type
-from dalirefurb.checks import interval, require
+from dalirefurb.checks import choice, interval, require
 
 FrameInterpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
@@ -26,8 +25,6 @@ Place = Literal["corner", "center", "random"]
 
 FRAME_FILL, FRAME_START = 9, 12
 """Which numbers of a frame's kernel, beside those of a resize, are the fill; and row and column of the image in it."""
-
-_KERNELS = {"nearest": "pick", "bilinear": "bilinear", "bicubic": "bicubic", "lanczos": "lanczos"}
 
 _MOST_PIXELS = 2**28
 """Of what an image is resized to, at most: DALI's operators make the whole of it before they cut."""
@@ -53,18 +50,13 @@ class _Framed(SizedStage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, kind, wanted in (
-            ("interpolation", FrameInterpolation, '"nearest", "bilinear", "bicubic" or "lanczos"'),
-            ("place", Place, '"corner", "center" or "random"'),
-        ):
-            given = getattr(self, name)
-            known = isinstance(given, str) and given in get_args(kind)
-            require(known, f"{self.name}: {name}", wanted, given, "choose one")
+        choice(f"{self.name}: interpolation", self.interpolation, FrameInterpolation)
+        choice(f"{self.name}: place", self.place, Place)
         check_fill(f"{self.name}: fill", self.fill)
 
-    @abstractmethod
     def _scales(self) -> tuple[float, float]:
         """Return the least and the greatest factor on the size at which an image just fits."""
+        return 1.0, 1.0
 
     def fitting(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the factors with which images just fit into the frame, (n,)."""
@@ -115,7 +107,8 @@ class _Framed(SizedStage):
             numbers[:, 2], numbers[:, 3] = sizes
             numbers[:, 7], numbers[:, 8] = (np.maximum(np.floor(least * each), 1) for each in sizes)
 
-        return [KernelCall([f"frame.{_KERNELS[self.interpolation]}"], write, most=most)]
+        name = "pick" if self.interpolation == "nearest" else self.interpolation
+        return [KernelCall([f"frame.{name}"], write, most=most)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Resize, then cut the frame out of what is there and the fill around it."""
@@ -161,9 +154,6 @@ class Letterbox(_Framed):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(isinstance(self.enlarge, bool), f"{self.name}: enlarge", "True or False", self.enlarge, "pass a bool")
-
-    def _scales(self) -> tuple[float, float]:
-        return 1.0, 1.0
 
     def fitting(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return factors, of 1 at most where nothing is enlarged."""

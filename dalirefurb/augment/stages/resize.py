@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from dalirefurb.augment.kernel_call import Code, KernelCall, Numbers, Parameters
 from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, SizedStage, Sizes, Stage, checked_size, sides_of
 from dalirefurb.augment.stages.crop import CenterCrop
-from dalirefurb.checks import interval, require
+from dalirefurb.checks import choice, interval
 
 ResizeInterpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "random"]
 
@@ -27,18 +27,6 @@ INTERPOLATION: Mapping[str, Parameter] = {"interpolation": Parameter("int32")}
 
 REACH: Mapping[ResizeInterpolation, float] = {"nearest": 1, "bilinear": 1, "bicubic": 2, "lanczos": 3, "random": 2}
 """How far filters reach, at most, in pixels of the larger image."""
-
-
-def check_resize_interpolation(name: str, interpolation: object) -> None:
-    """Refuse an interpolation of a resize of this name that there is not.
-
-    Raises:
-        ConfigurationError: If there is no such interpolation.
-    """
-    names = get_args(ResizeInterpolation)
-    known = isinstance(interpolation, str) and interpolation in names
-    wanted = " or ".join([", ".join(f'"{each}"' for each in names[:-1]), f'"{names[-1]}"'])
-    require(known, f"{name}: interpolation", wanted, interpolation, "choose one")
 
 
 def draw_interpolation(uniforms: NDArray[np.float64]) -> Arrays:
@@ -111,7 +99,7 @@ class RandomResizedCrop(SizedStage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_resize_interpolation(self.name, self.interpolation)
+        choice(f"{self.name}: interpolation", self.interpolation, ResizeInterpolation)
         wanted, remedy = "two numbers with 0 < low <= high <= 1", "leave it out for the published one"
         scale = interval(f"{self.name}: scale", self.scale, wanted, lambda low, high: 0 < low <= high <= 1, remedy)
         wanted, most = "two finite numbers with 0 < low <= high", sys.float_info.max
@@ -213,7 +201,7 @@ class Resize(Stage):
         size = checked_size(f"{self.name}: size", self.size, side="the shorter side in pixels")
         # (64, 64) and 64 are not the same here: one side is given, or both are.
         object.__setattr__(self, "size", sides_of(size) if isinstance(self.size, tuple) else size)
-        check_resize_interpolation(self.name, self.interpolation)
+        choice(f"{self.name}: interpolation", self.interpolation, ResizeInterpolation)
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:

@@ -13,17 +13,12 @@ import numpy as np
 from dalirefurb.augment.stages.frame import FRAME_FILL, FRAME_START
 from dalirefurb.kernels.buffers import ALIGNMENT
 from dalirefurb.kernels.instructions import copy
-from dalirefurb.kernels.kernel import kernel
-from dalirefurb.kernels.llvm import compiled, jitable, memory
+from dalirefurb.kernels.kernel import Kernel
+from dalirefurb.kernels.llvm import compiled, jitable, memory, with_functions
 from dalirefurb.kernels.pixels import crop_flip, resample, resize
 from dalirefurb.kernels.pixels.crop_flip import window_refused
 from dalirefurb.kernels.pixels.resize import behind
 from dalirefurb.kernels.record import FULL, START
-
-_pick, _bilinear = compiled(crop_flip.pick.function), compiled(resize.bilinear.function)
-_bicubic, _lanczos = compiled(resample.bicubic.function), compiled(resample.lanczos.function)
-_pick_bytes, _bilinear_bytes = jitable(crop_flip.pick_bytes), jitable(resize.bilinear_bytes)
-_bicubic_bytes, _lanczos_bytes = jitable(resample.bicubic_bytes), jitable(resample.lanczos_bytes)
 
 
 @jitable
@@ -31,38 +26,6 @@ def _seen(lines: Any, columns: Any, numbers: Any) -> Any:
     """Return height and width of what of the image is seen in a frame."""
     rows = np.minimum(lines - numbers[FRAME_START], numbers[FULL] - numbers[START])
     return rows, np.minimum(columns - numbers[FRAME_START + 1], numbers[FULL + 1] - numbers[START + 1])
-
-
-@jitable
-def _frame_bytes(of_resize: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
-    """Return the bytes of what is seen, and those of a resize of the frame's size, wherever that lies."""
-    rows, length = _seen(lines, columns, numbers)
-    own = 3 * lines * columns + ALIGNMENT + window_refused(height, width, rows, length, numbers)
-    return of_resize - window_refused(height, width, lines, columns, numbers) + own
-
-
-def pick_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
-    """Return the bytes of memory that `pick` works in."""
-    needed = _pick_bytes(height, width, lines, columns, numbers)
-    return _frame_bytes(needed, height, width, lines, columns, numbers)
-
-
-def bilinear_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
-    """Return the bytes of memory that `bilinear` works in."""
-    needed = _bilinear_bytes(height, width, lines, columns, numbers)
-    return _frame_bytes(needed, height, width, lines, columns, numbers)
-
-
-def bicubic_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
-    """Return the bytes of memory that `bicubic` works in."""
-    needed = _bicubic_bytes(height, width, lines, columns, numbers)
-    return _frame_bytes(needed, height, width, lines, columns, numbers)
-
-
-def lanczos_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
-    """Return the bytes of memory that `lanczos` works in."""
-    needed = _lanczos_bytes(height, width, lines, columns, numbers)
-    return _frame_bytes(needed, height, width, lines, columns, numbers)
 
 
 @compiled
@@ -90,33 +53,30 @@ def _show(seen: Any, rows: Any, length: Any, lines: Any, columns: Any, numbers: 
                 out[np.uint64(begin + 3 * x + channel)] = np.uint8(numbers[FRAME_FILL + channel])
 
 
-@kernel(pick_bytes)
-def pick(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
-    """Take the nearest pixels."""
-    rows, length, seen, room = _begin(lines, columns, numbers, room)
-    _pick(image, height, width, rows, length, numbers, room, seen)
-    _show(seen, rows, length, lines, columns, numbers, out)
+def _framed(resizing: Kernel) -> Kernel:
+    """Return the kernel that resizes as another one does, and shows what is seen of it in a frame.
+
+    Its functions have names of their own: of two that are linked under one name Numba takes the first for both.
+    """
+    resized, resize_bytes = compiled(resizing.function), jitable(resizing.room_bytes)
+
+    def room_bytes(height: Any, width: Any, lines: Any, columns: Any, numbers: Any) -> Any:
+        """Return the bytes of what is seen, and those of a resize of the frame's size, wherever that lies."""
+        rows, length = _seen(lines, columns, numbers)
+        own = 3 * lines * columns + ALIGNMENT + window_refused(height, width, rows, length, numbers)
+        of_resize = resize_bytes(height, width, lines, columns, numbers)
+        return of_resize - window_refused(height, width, lines, columns, numbers) + own
+
+    def framed(
+        image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any
+    ) -> None:
+        rows, length, seen, room = _begin(lines, columns, numbers, room)
+        resized(image, height, width, rows, length, numbers, room, seen)
+        _show(seen, rows, length, lines, columns, numbers, out)
+
+    name = f"framed_{resizing.function.__name__}"
+    return Kernel(with_functions(framed, name), with_functions(room_bytes, f"{name}_bytes"))
 
 
-@kernel(bilinear_bytes)
-def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
-    """Resize with the triangular filter."""
-    rows, length, seen, room = _begin(lines, columns, numbers, room)
-    _bilinear(image, height, width, rows, length, numbers, room, seen)
-    _show(seen, rows, length, lines, columns, numbers, out)
-
-
-@kernel(bicubic_bytes)
-def bicubic(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
-    """Resize with the cubic filter."""
-    rows, length, seen, room = _begin(lines, columns, numbers, room)
-    _bicubic(image, height, width, rows, length, numbers, room, seen)
-    _show(seen, rows, length, lines, columns, numbers, out)
-
-
-@kernel(lanczos_bytes)
-def lanczos(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
-    """Resize with Lanczos' filter."""
-    rows, length, seen, room = _begin(lines, columns, numbers, room)
-    _lanczos(image, height, width, rows, length, numbers, room, seen)
-    _show(seen, rows, length, lines, columns, numbers, out)
+pick, bilinear = _framed(crop_flip.pick), _framed(resize.bilinear)
+bicubic, lanczos = _framed(resample.bicubic), _framed(resample.lanczos)

@@ -351,7 +351,7 @@ def _darken(image: Any, uniforms: Any, out: Any) -> None:
         ({"planner": Evaluate(COUNT, batch_size=ROWS, pad=True)}, "with_indices=True"),
         (
             {"recipe": Recipe([*RECIPE.stages, KernelStage(_darken, "darken")], Output(SIZE), split=3)},
-            "'darken' is compiled by Numba, but the final part is your pipeline's",
+            "'darken' is run by kernels, but the final part is your pipeline's",
         ),
     ],
 )

@@ -83,7 +83,7 @@ def geometry(
     final = () if partial else recipe.final
     for stages, numbers, rows in ((recipe.partial, versions, every), (final, servings, owners)):
         drawn, _, _ = draw(
-            tuple(stage for stage in stages if not stage.keeps_place),
+            tuple(filter(_matters, stages)),
             seed=seed,
             indices=indices[rows],
             numbers=numbers[rows],
@@ -93,7 +93,7 @@ def geometry(
             shown=shown[rows],
         )
         for stage in stages:
-            if stage.keeps_place:
+            if not _matters(stage):
                 continue
             own: Sequence[Maps] | None
             if isinstance(stage, Mosaic):
@@ -123,6 +123,11 @@ def geometry(
         found.append(_borders(maps, *entered[place]) if place or recipe.mosaic else maps[:, 2:])
     lines = np.concatenate(found, axis=1) if found else np.empty((len(indices), 0, 3))
     return Geometry(maps, _within(lines, partial or recipe.output.sides))
+
+
+def _matters(stage: Stage) -> bool:
+    """Tell whether a stage moves something, or cuts something off."""
+    return not stage.keeps_place or stage.fixed_size is not None
 
 
 def _borders(maps: Maps, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:

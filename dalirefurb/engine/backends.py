@@ -257,7 +257,8 @@ class FinalKernels:
         mosaic: str | None = None,
         slice_rows: int = 0,
     ) -> None:
-        self._partners, self._slice_rows = mosaic and f"{mosaic}/partners", slice_rows
+        self._partners = None if mosaic is None else f"{mosaic}/partners"
+        self._slice_rows = slice_rows
         self._input_builder = input_builder
         self._program, self._pool, self._buffers = program, pool, buffers
         self._begun: deque[tuple[NDArray[Any], Work]] = deque()
@@ -268,7 +269,7 @@ class FinalKernels:
         assert output is not None
         sizes = partial.places.sizes if self._input_builder.partial_size is None else None
         final = self._input_builder.final_parameters(cache_plan.plan, cache_plan.shown, sizes)
-        if self._partners:
+        if self._partners is not None:
             lengths = [len(plan.indices) for plan in cache_plan.group.plans]
             others = partial.places.of(partner_rows(np.asarray(final[self._partners]), lengths, self._slice_rows))
             # A double has room for any address that there is.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -276,7 +275,7 @@ def assemble(
     elif configuration.finished_together:
         backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
         if kernels == "numba":
-            parts: Sequence[Any] = factory.build_finals(recipes, builders, slice_rows=configuration.slice_rows)
+            parts: list[Any] = [*factory.build_finals(recipes, builders, slice_rows=configuration.slice_rows)]
         else:
             parts = list(map(finishing, recipes, builders))
         final_graph = FinalViews(parts) if configuration.views else parts[0]

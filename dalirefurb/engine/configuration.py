@@ -142,7 +142,7 @@ class Configuration:
             check_targets(self.source, self.source.annotations)
             _check_targets(recipe, self.serves == "partial", self.views)
         _check_views(recipe, self.views, alike=self.serves == "partial")
-        _check_mosaic(recipe, self.serves == "partial", self.views)
+        _check_mosaic(recipe, self.planner, self.serves == "partial", self.views)
         for view in self.views:
             _check_size(self.source, view)
         _check_draws((recipe, *self.views), self.planner)
@@ -265,8 +265,13 @@ def _check_views(recipe: Recipe, views: tuple[Recipe, ...], *, alike: bool) -> N
         seen.append(view)
 
 
-def _check_mosaic(recipe: Recipe, partial: bool, views: tuple[Recipe, ...]) -> None:
-    """Refuse a mosaic where it cannot be made yet."""
+def _check_mosaic(recipe: Recipe, planner: Planner, partial: bool, views: tuple[Recipe, ...]) -> None:
+    """Refuse a mosaic where it cannot be made, or where ranks would make others."""
+    if recipe.mosaic is not None and isinstance(planner, Evaluate):
+        raise ConfigurationError(
+            f"Evaluate is to judge each image as it is, but {recipe.mosaic.name!r} shows four of a batch in one: "
+            f"validate with a recipe without it"
+        )
     if recipe.mosaic is not None and (partial or views):
         raise ConfigurationError(
             f"a recipe with a Mosaic cannot be served {'by a PartialSource' if partial else 'in several views'} yet: "

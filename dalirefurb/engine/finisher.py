@@ -22,7 +22,7 @@ from torch.utils.dlpack import from_dlpack
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.dali import GraphError
-from dalirefurb.engine.backends import FinalFeed, FinalFeeds, FinalGraph, FinalViews, names
+from dalirefurb.engine.backends import FinalFeed, FinalFeeds, FinalGraph, FinalKernels, FinalViews, names
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
@@ -33,7 +33,7 @@ from dalirefurb.engine.stats import Tally
 from dalirefurb.engine.target_maker import BatchTargets
 from dalirefurb.errors import LoaderError
 
-Finishing = FinalGraph | FinalFeeds | FinalViews | CudaFinal
+Finishing = FinalGraph | FinalKernels | FinalFeeds | FinalViews | CudaFinal
 """What does the final part where it is apart from the partial one, or what says what another's graph of it is fed."""
 
 _DLPACK_CUDA = 2

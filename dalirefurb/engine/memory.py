@@ -107,7 +107,14 @@ class Account:
         pixels = math.prod(self.configuration.recipe.output.sides)
         whole = sum(each.dtype.itemsize for each in targets if isinstance(each, Masks))
         most = [np.sort(each.rows.counts)[-self.batch_size :] for each in targets if isinstance(each, InstanceMasks)]
-        return math.ceil(pixels * (whole + sum(float(counts.mean()) for counts in most if len(counts))))
+        images = 1 if (mosaic := self.configuration.recipe.mosaic) is None else 1 + mosaic.partners
+        return math.ceil(pixels * (whole + images * sum(float(counts.mean()) for counts in most if len(counts))))
+
+    @property
+    def _way_bytes(self) -> int:
+        """Bytes of the two images that a thread of kernels has on the way, of the largest size that a stage says."""
+        sizes = [stage.fixed_size for stage in self.configuration.recipe.stages if stage.fixed_size is not None]
+        return 6 * max((height * width for height, width in sizes), default=0)
 
     def _file_bytes(self) -> int:
         """Return the mean bytes of some of the source's files, or an allowance where its samples are none."""
@@ -139,6 +146,8 @@ class Account:
         host["threads"] = depths.replicas * depths.threads_each * THREAD_BYTES
         if numba:
             host["decoding"] = recipe.encoded * decoded
+            pools = 2 if by_views else 1
+            host["images on their way in threads"] = pools * depths.replicas * depths.threads_each * self._way_bytes
         elif decoding is host:
             host["decoding"] = depths.replicas * max(recipe.encoded * decoded, partial)
         else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,14 +23,6 @@ _BITS = 1 << 53
 _C_FUNCTION = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 10)
 """As `kernel.SIGNATURE` has it."""
 
-_raised: dict[int, tuple[HostStage, Exception]] = {}
-"""What functions have raised, with their stages, by the address of the numbers that their image had."""
-
-
-def raised(numbers: int) -> tuple[HostStage, Exception] | None:
-    """Return, and forget, what a function has raised that was given the numbers at an address, with its stage."""
-    return _raised.pop(numbers, None)
-
 
 class StageRaised(GraphError):  # noqa: N818 - it is the user's error that it tells
     """A function of the user's raised an error.
@@ -42,6 +36,7 @@ class StageRaised(GraphError):  # noqa: N818 - it is the user's error that it te
     def __init__(self, stage: HostStage, sample: int | None, error: Exception) -> None:
         of = "a sample" if sample is None else f"sample {sample}, which source.name({sample}) names"
         super().__init__("")
+        self.__cause__ = error
         self.reason = (
             f"stage {stage.name!r} must make an image of each sample, but of {of}, its function raised "
             f"{type(error).__name__}: {error}"
@@ -50,7 +45,7 @@ class StageRaised(GraphError):  # noqa: N818 - it is the user's error that it te
 
 
 class HostFunction:
-    """A stage's function as kernels call it; what it raises waits to be asked for, see `raised`.
+    """A stage's function as kernels call it.
 
     Args:
         stage: The stage.
@@ -62,28 +57,56 @@ class HostFunction:
     def __init__(self, stage: HostStage) -> None:
         self._stage = stage
         self._called = _C_FUNCTION(self._call)
+        self._raised: dict[int, Exception] = {}
         self.address: int = ctypes.cast(self._called, ctypes.c_void_p).value or 0
+
+    def raised(self, numbers: int, sample: int | None) -> StageRaised | None:
+        """Return, and forget, what it has raised that was given the numbers at an address, of such a sample."""
+        error = self._raised.pop(numbers, None)
+        return None if error is None else StageRaised(self._stage, sample, error)
 
     def _call(
         self, image: int, height: int, width: int, lines: int, columns: int, numbers: int, _: int, __: int, out: int
     ) -> int:
+        _stay()
+        self._raised.pop(numbers, None)  # of an earlier batch that nobody asked about
         try:
             count = self._stage.num_uniforms
-            given = _at(image, (height, width, 3), np.uint8).copy()
-            uniforms = _at(numbers, (count,), np.float64) if count else np.empty(0)
-            _at(out, (lines, columns, 3), np.uint8)[...] = made(self._stage, given, uniforms, (lines, columns))
+            given = _at(image, (height, width, 3)).copy()
+            uniforms = _at(numbers, (8 * count,)).view(np.float64).copy() if count else np.empty(0)
+            _at(out, (lines, columns, 3))[...] = made(self._stage, given, uniforms, (lines, columns))
         except BaseException as error:
             # Python would print what an interrupt raises here, and go on.
-            told = error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}")
-            _raised[numbers] = self._stage, told
+            told = error if isinstance(error, Exception) else RuntimeError(f"it raised {type(error).__name__}")
+            self._raised[numbers] = told
             return RAISED
         return DONE
 
 
-def _at(address: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+class _Thread(threading.local):
+    """What is known of the thread that it is asked in."""
+
+    stays = False
+
+
+_THREAD = _Thread()
+
+
+def _stay() -> None:
+    """Have Python know a thread of DALI's from its first call to its end: else `threading.local` is anew in each."""
+    if not _THREAD.stays:
+        _THREAD.stays = True
+        ctypes.pythonapi.PyGILState_Ensure()
+
+
+_view = ctypes.pythonapi.PyMemoryView_FromMemory
+_view.argtypes, _view.restype = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int), ctypes.py_object
+_WRITABLE = 0x200
+
+
+def _at(address: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """View memory as an array."""
-    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype).reshape(shape)
+    return np.frombuffer(_view(address, math.prod(shape), _WRITABLE), np.uint8).reshape(shape)
 
 
 def made(stage: HostStage, image: Image, uniforms: NDArray[np.float64], size: tuple[int, int] | None) -> Image:

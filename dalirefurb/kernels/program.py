@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from dalirefurb.dali import Feed, GraphError
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Places, decoded_rows
 from dalirefurb.kernels.buffers import Levels, whole_lines
-from dalirefurb.kernels.host import StageRaised, raised
+from dalirefurb.kernels.host import HostFunction
 from dalirefurb.kernels.kernel import compile_any, kernel_named
 from dalirefurb.kernels.lower import KernelOp
 from dalirefurb.kernels.normalize import LANES, compile_output, output_of
@@ -87,6 +87,7 @@ class Work:
         arrays: What the record has addresses of, by its names, as far as it is of this batch alone.
         kept: Further objects whose memory it has addresses of.
         samples: Index of each row's sample, int64 of shape (n,); None: not known.
+        functions: Python functions that kernels call.
     """
 
     record: NDArray[Any]
@@ -99,6 +100,7 @@ class Work:
     arrays: Mapping[str, NDArray[Any]]
     kept: object
     samples: Feed | None = None
+    functions: Sequence[HostFunction] = ()
 
     def part(self, taken: NDArray[np.int64]) -> Work:
         """Return what there is to do for some rows, int64 (t,)."""
@@ -124,12 +126,14 @@ class Work:
         outcomes = self.done[self.taken]
         if (outcomes == DONE).all():
             return
-        for row in self.taken[outcomes == RAISED].tolist():
-            numbers = self.arrays["numbers"]
-            for step in range(len(numbers)):
-                if (found := raised(_address(numbers[step, row]))) is not None:
-                    stage, error = found
-                    raise StageRaised(stage, None if self.samples is None else int(self.samples[row]), error) from error
+        raised = [
+            function.raised(_address(step[row]), None if self.samples is None else int(self.samples[row]))
+            for row in self.taken[outcomes == RAISED].tolist()
+            for step in self.arrays["numbers"]
+            for function in self.functions
+        ]
+        for error in filter(None, raised):
+            raise error
         missed = outcomes != DONE
         rows = ", ".join(map(str, np.sort(self.taken[missed]).tolist()))
         reasons = "; ".join(PROBLEMS[outcome] for outcome in np.unique(outcomes[missed]).tolist())
@@ -246,7 +250,10 @@ class KernelProgram:
             record[name] = _address(array)
         kept = self._constants, self._functions, sample, images, pinned, results
         samples = (final or {}).get("index", feeds.get("index"))
-        return Work(record, count, computed, partials, scratch, arrays["done"], _NOWHERE, arrays, kept, samples)
+        functions = [each for each in self._functions if isinstance(each, HostFunction)]
+        return Work(
+            record, count, computed, partials, scratch, arrays["done"], _NOWHERE, arrays, kept, samples, functions
+        )
 
     def _table(self) -> NDArray[np.int64]:
         """Return the kernels that each step chooses among, as `WORK` has them, (s, k); 0 where there is none."""

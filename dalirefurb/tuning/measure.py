@@ -240,10 +240,11 @@ class _Measurement:
     def _add_splits(self) -> None:
         """Add hits at each split, and reuse factors where a recipe splits by default, or where sizes vary."""
         for standard in self.standards:
-            for split in range(len(self.recipes[standard.recipe].stages) + 1):
+            whole = self.recipes[standard.recipe]
+            for split in range(len(whole.stages) + 1) if whole.mosaic is None else [whole.split]:
                 hits = standard._replace(split=split, reuse_factor=None)
                 with noted(self.notes, self._place_of(hits)):
-                    recipe = self.recipes[hits.recipe].at(split)
+                    recipe = whole.at(split)
                     if split == 0:  # A hit costs the cores what standard does. Of arrays nothing is cached.
                         self.sizes[hits] = self._partial_sizes(recipe)
                     elif recipe.diversity(2) > _SAME_AGAIN:

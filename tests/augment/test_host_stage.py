@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from dalirefurb import Arrays, FileList, Loader, MemoryStore, Prefetch, Recipe, 
 from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, HostStage, RandomApply, RandomCrop
 from dalirefurb.augment.stage import draw
 from dalirefurb.errors import ConfigurationError, LoaderError
+from dalirefurb.kernels.host import HostFunction
 from dalirefurb.targets import Annotated, Masks
 from tests.one_batch import levels
 
@@ -175,8 +179,9 @@ def test_a_function_that_makes_no_image_is_refused_before_any_batch(function: Ca
     ("make", "said"),
     [
         (lambda: HostStage(3, "mine"), "stage 'mine': function must be callable, got 3"),  # type: ignore[arg-type]
-        (lambda: HostStage(lambda: 0, "mine"), "must be a function of (image, rng), or of (image), got '()'"),
-        (lambda: HostStage(lambda a, b, c: 0, "mine"), "must be a function of (image, rng), or of (image), got"),
+        (lambda: HostStage(lambda: 0, "mine"), "of (image, rng), or of (image), beside what has defaults, got '()'"),
+        (lambda: HostStage(lambda a, b, c: 0, "mine"), "of (image, rng), or of (image), beside what has defaults, got"),
+        (lambda: HostStage(lambda *all: all[0], "mine"), "got '(*all)': pass such as lambda image, rng: f(image, rng)"),
         (lambda: HostStage(turned, "mine", size=0), "mine: size must be"),
         (lambda: HostStage(turned, "mine", keeps_place=1), "mine: keeps_place must be"),  # type: ignore[arg-type]
         (
@@ -205,6 +210,74 @@ def test_masks_stay_where_it_says_so_and_are_refused_elsewhere() -> None:
         with Loader(source, recipe, planner_of()) as loader:
             for _, masks in loader:
                 assert (masks.numpy() == labels[:, ::-1]).all()
+
+
+def test_what_keeps_its_place_and_has_a_size_of_its_own_is_moved_by_what_follows() -> None:
+    """A border on the right and below, then a flip."""
+    labels = np.arange(HEIGHT * WIDTH, dtype=np.int32).reshape(HEIGHT, WIDTH)
+
+    def bordered(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return np.pad(image, ((0, 4), (0, 6), (0, 0)))
+
+    source = Annotated(Arrays(IMAGES, np.arange(COUNT)), {"mask": Masks([labels] * COUNT, fill=-1)})
+    size = HEIGHT + 4, WIDTH + 6
+    border = HostStage(bordered, "border", size=size, keeps_place=True)
+    for split in range(3):
+        with Loader(source, Recipe([border, HorizontalFlip(1.0)], levels(size), split), planner_of()) as loader:
+            for _, masks in loader:
+                assert (masks.numpy() == np.pad(labels, ((0, 4), (0, 6)), constant_values=-1)[:, ::-1]).all()
+
+
+@pytest.mark.parametrize(
+    ("function", "random"),
+    [
+        (lambda image, strength=2: image, False),
+        (lambda image, rng=None: image, True),
+        (lambda image, other: image, True),
+        (np.flip, False),
+        (np.ascontiguousarray, False),
+        (partial(np.roll, shift=1), False),
+    ],
+)
+def test_what_has_a_default_is_not_given_the_generator(function: Callable[..., Any], random: bool) -> None:
+    assert HostStage(function, "mine").random is random
+
+
+def test_a_thread_keeps_what_is_its_own_from_image_to_image() -> None:
+    """Threads of DALI's, too: else a pipeline that is made for each would be made for each image."""
+    own, made = threading.local(), list[int]()
+
+    def counted(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if not hasattr(own, "made"):
+            own.made = True
+            made.append(threading.get_native_id())
+        return image
+
+    batches([HostStage(counted, "mine")], (HEIGHT, WIDTH), 1, epochs=4, store=False, prefetch=Prefetch(num_threads=2))
+    assert len(made) == len(set(made)) <= 8
+
+
+def test_what_was_raised_is_told_of_the_batch_that_raised_it_alone() -> None:
+    """And it goes with the loader: an error has images in its frames."""
+    fails = True
+
+    def sometimes(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if fails and image.shape[0] == HEIGHT:
+            raise ValueError("not now")
+        return image
+
+    recipe = Recipe([HostStage(sometimes, "one"), HostStage(sometimes, "other")], levels((HEIGHT, WIDTH)), 1)
+    with Loader(Arrays(IMAGES, np.arange(COUNT)), recipe, planner_of(), MemoryStore()) as loader:
+        for _ in range(3):
+            with pytest.raises(LoaderError, match=r"stage 'one' .* not now"):
+                for _ in loader:
+                    pass
+        fails = False
+        assert sum(1 for _ in loader) == 3
+    del loader
+    gc.collect()
+    kept = [each for each in gc.get_objects() if type(each) is HostFunction]
+    assert not any(each._stage.function is sometimes for each in kept)
 
 
 def test_its_fingerprint_has_its_name_revision_and_size_and_not_its_function() -> None:

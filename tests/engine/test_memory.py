@@ -59,7 +59,13 @@ def account(
     labels = np.zeros(NUM_SAMPLES)
     source = source or SimpleNamespace(image_shape=shape, name=lambda _: "nowhere", labels=labels, annotations=None)
     configuration: Any = SimpleNamespace(
-        recipe=recipe, source=source, kernels=kernels, pin_memory=pin_memory, serves=serves, views=()
+        recipe=recipe,
+        source=source,
+        kernels=kernels,
+        pin_memory=pin_memory,
+        serves=serves,
+        views=(),
+        finished_together=False,
     )
     return Account(configuration, ROWS, devices, apart, spec, Taken() if store is None else store.takes(SPEC))
 

@@ -151,6 +151,7 @@ def test_the_final_part_is_apart_where_partial_images_are_stored(split: int, sto
         kernels="dali",
         serves="final",
         views=(),
+        finished_together=False,
     )
     configuration.apart = partial(Configuration.apart, configuration)
     depths = Configuration.depths(configuration, Refurbish(64, batch_size=8, reuse_factor=2), Prefetch(num_threads=8))

@@ -15,6 +15,7 @@ pytest.importorskip("numba")
 
 from dalirefurb import (
     Arrays,
+    Evaluate,
     FileList,
     Loader,
     MemoryStore,
@@ -264,6 +265,8 @@ def test_what_cannot_have_it_yet_says_so() -> None:
             Loader(source, recipe, refurbish(), MemoryStore(), **options)
     with pytest.raises(ConfigurationError, match="a recipe with a Mosaic cannot be served by a PartialSource yet"):
         PartialSource(source, recipe, refurbish(), MemoryStore())
+    with pytest.raises(ConfigurationError, match="validate with a recipe without it"):
+        Loader(source, recipe, Evaluate(COUNT, batch_size=6))
     behind = Recipe([Mosaic(40), Custom(lambda node: node, "mine")], Output(40), split=0)
     with pytest.raises(ConfigurationError, match="'mosaic' takes several images of a batch"):
         Loader(source, behind, refurbish(), MemoryStore())

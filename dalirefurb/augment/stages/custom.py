@@ -173,9 +173,9 @@ class HostStage(OnCPU):
     The function works on one image at a time, `function(image, rng)`, or `function(image)` if nothing is random: uint8
     levels (height, width, 3), which are its own, and a `numpy.random.Generator` that is the image's own, whatever batch
     it is in. It returns uint8 levels (height, width, 3). It must take all random numbers from `rng`, and must not
-    change what other calls see, since several threads call it at a time. `Loader` calls it before, twice on a small
-    image, and refuses a function whose images differ then. What it raises is raised in the training loop, with the
-    sample's number.
+    change what other calls see, since several threads call it at a time. A loader tries it twice on an image of 16 x 16
+    before, and refuses a function whose images differ; if it raises then, a batch's own images will tell. What it
+    raises is raised in the training loop, with the sample's number.
 
     Python's lock lets one thread at a time run Python: what takes long should be done by a library that releases it, as
     NumPy, OpenCV and Pillow do. In the partial part it runs once for each version. A loop over pixels is a
@@ -199,16 +199,18 @@ class HostStage(OnCPU):
     revision: int = 1
 
     def __post_init__(self) -> None:
-        remedy = "pass a function (image, rng) that returns an image, or (image) if nothing is random"
+        remedy = "pass such as lambda image, rng: f(image, rng), or lambda image: f(image) if nothing is random"
         require(callable(self.function), f"stage {self.name!r}: function", "callable", self.function, remedy)
         try:
             signature = inspect.signature(self.function)
         except (TypeError, ValueError):  # Of some functions that are written in C.
             signature = inspect.signature(lambda image: image)
-        takes = [_binds(signature, arguments) for arguments in (("image",), ("image", "rng"))]
-        wanted = "a function of (image, rng), or of (image)"
-        require(any(takes), f"stage {self.name!r}: function", wanted, str(signature), remedy)
-        object.__setattr__(self, "_random", takes[1])
+        needed = [each for each in signature.parameters.values() if each.default is each.empty or each.name == "rng"]
+        by_place = [each for each in needed if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+        fits = len(by_place) == len(needed) and len(needed) in (1, 2)
+        wanted = "a function of (image, rng), or of (image), beside what has defaults"
+        require(fits, f"stage {self.name!r}: function", wanted, str(signature), remedy)
+        object.__setattr__(self, "_random", len(needed) > 1)
         wanted = "True, or False"
         require(isinstance(self.keeps_place, bool), f"{self.name}: keeps_place", wanted, self.keeps_place, "choose one")
         self._check_size()
@@ -223,12 +225,3 @@ class HostStage(OnCPU):
     ) -> NDArray[np.float64] | None:
         """Say that everything stays, if it does; see `Stage.matrices`."""
         return unmoved(len(heights)) if self.keeps_place else None
-
-
-def _binds(signature: inspect.Signature, arguments: tuple[str, ...]) -> bool:
-    """Tell whether a function can be called with so many arguments."""
-    try:
-        signature.bind(*arguments)
-    except TypeError:
-        return False
-    return True

@@ -25,8 +25,9 @@ class Mosaic(SizedStage):
 
     It is the first stage behind the split: a partial image serves in its own row and in those of three others, on
     average, so that even without reuse a mosaic costs one partial image and not four. The others are drawn anew at each
-    use, among the rows of the batch (of the sample's shard, where there are several). Boxes, masks and other targets of
-    all four are the row's; labels are those of its own image. It is done by kernels, on the CPU.
+    use, among the other rows of the batch (of the sample's shard, where there are several), and one may come twice.
+    Boxes, masks and other targets of all four are the row's; labels are those of its own image. It is done by kernels,
+    on the CPU.
 
     Attributes:
         size: Side of the result in pixels, or its height and width.

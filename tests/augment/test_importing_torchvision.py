@@ -484,7 +484,7 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([T.FiveCrop(32)], "FiveCrop cannot be imported: make one view"),
     ([T.AugMix()], "AugMix cannot be imported: its operations are not timm's"),
     ([of_v2("MixUp", "_augment")], "MixUp cannot be imported: mix batches after the loader by dalirefurb.Mix"),
-    ([of_v2("GaussianNoise", "_misc")], "GaussianNoise cannot be imported: write it as a KernelStage"),
+    ([of_v2("GaussianNoise", "_misc")], "GaussianNoise cannot be imported: write it as a HostStage"),
     ([T.RandomResizedCrop(32, antialias=False)], "RandomResizedCrop(antialias=False) cannot be imported: resizes here"),
     ([T.PILToTensor(), T.Resize(32, antialias=None)], "Resize(antialias=None) cannot be imported"),
     ([T.PILToTensor(), T.Resize(32, MODE.NEAREST)], "pass InterpolationMode.NEAREST_EXACT"),

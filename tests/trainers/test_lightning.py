@@ -400,7 +400,7 @@ def test_what_makes_no_loader_is_refused() -> None:
         RefurbDataModule(loader)
     with pytest.raises(ConfigurationError, match=r"must return a dalirefurb\.Loader, got list: return Loader"):
         fitted(data=RefurbDataModule(train=lambda: [1]))
-    with pytest.raises(ConfigurationError, match=r"loader must be a dalirefurb\.Loader, got list"):
+    with pytest.raises(ConfigurationError, match=r"loader must be a dalirefurb\.Loader itself, got \[\]"):
         LightningLoader([])
 
 

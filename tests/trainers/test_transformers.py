@@ -74,7 +74,7 @@ def test_whether_training_waits_is_logged_after_each_epoch_in_one_line(
     assert "training waited for data" in verdicts[-1]
 
 
-@pytest.mark.parametrize("accumulated", [1, 2])
+@pytest.mark.parametrize("accumulated", [1, pytest.param(2, marks=pytest.mark.weekly)])
 def test_every_checkpoint_resumes_exactly(expected: list[Step], tmp_path: Path, accumulated: int) -> None:
     settings = {"save_strategy": "steps", "save_steps": 1, "gradient_accumulation_steps": accumulated}
     with training_loader() as loader:
@@ -192,6 +192,7 @@ def test_names_of_a_batch_can_be_chosen_and_what_is_no_loader_is_as_ever(tmp_pat
     assert len(trainer.predict(rows).predictions) == 4
 
 
+@pytest.mark.weekly
 def test_two_processes_train_evaluate_and_resume_as_one_does(tmp_path: Path) -> None:
     ranks = in_two_processes("tests.trainers.transformers_worker", tmp_path)
     with training_loader(shards=2) as loader:

@@ -16,7 +16,7 @@ class MosaicRow(DataLoaderRow):
     """OpenCV and NumPy in a DataLoader: each sample reads, decodes and resizes its own file and three others.
 
     Then as ours: four around a random point at twice the size, one affine map to the size, a flip, and brightness,
-    contrast, saturation and hue, these by tables as detectors have them. A batch is images and a list of arrays.
+    contrast, saturation and hue, these by tables as detectors have them. A batch is images and a list of tensors.
     """
 
     packages = ("torch", "numpy", "cv2")
@@ -30,11 +30,11 @@ class MosaicRow(DataLoaderRow):
 
     @staticmethod
     def collate(samples: Any) -> Any:
-        """Stack images, and part boxes from them."""
+        """Stack images, and part boxes from them: tensors, which go from process to process in shared memory."""
         import torch
 
         images, boxes = zip(*samples, strict=True)
-        return torch.stack(images), boxes
+        return torch.stack(images), [torch.from_numpy(each) for each in boxes]
 
     def _samples(self, job: Job) -> Any:
         import cv2

@@ -156,6 +156,8 @@ CASES: dict[str, tuple[Stage, ...]] = {
     "jittered": (ScaleJitter(24), ScaleJitter(24, (0.01, 9.0), True, interpolation="bicubic", name="second")),
     "jittered sharply": (ScaleJitter((24, 24), (0.01, 9.0), place="random", interpolation="lanczos"),),
     "warps": (RandomRotation(90), RandomAffine(0, (0.2, 0.2), (0.5, 2), 10, "bilinear"), RandomResizedCrop(24)),
+    "warped window": (Resize((33, 40)), RandomAffine(0, (0.2, 0.2), (0.5, 2), 10), CenterCrop(24)),
+    "turned window": (Resize((40, 33)), RandomRotation(90, "bilinear"), RandomCrop(24), HorizontalFlip()),
     "perspectives": (
         RandomPerspective(1.0, 0.9),
         RandomPerspective(1.0, 0.9, "nearest", name="nearest"),

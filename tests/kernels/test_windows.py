@@ -21,10 +21,20 @@ from dalirefurb import (
     Output,
     Prefetch,
     Recipe,
+    Refurbish,
     Standard,
     evaluate,
 )
-from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, RandAugmentLayer, RandomCrop, Resize
+from dalirefurb.augment import (
+    CenterCrop,
+    Decode,
+    HorizontalFlip,
+    RandAugmentLayer,
+    RandomAffine,
+    RandomCrop,
+    RandomRotation,
+    Resize,
+)
 from dalirefurb.augment.stage import LONGEST_SIDE, MOST_PIXELS
 from dalirefurb.augment.stages.resize import WHOLE_PIXELS
 from dalirefurb.engine.backend_factory import Kernels
@@ -268,6 +278,25 @@ def test_an_array_that_would_become_too_large_is_named(kernels: Kernels, stored:
         pytest.raises(SampleError, match=reason),
     ):
         list(loader)
+
+
+@pytest.mark.skipif("numba" not in KERNELS, reason="numba is not installed")
+@pytest.mark.parametrize("crop", [CenterCrop((24, 31)), RandomCrop((24, 31)), RandomCrop((24, 31), padding=3)])
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
+@pytest.mark.parametrize("kind", [RandomAffine, RandomRotation])
+def test_a_crop_behind_a_warp_is_made_with_it_to_the_same_bits(kind: Any, interpolation: Any, crop: Any) -> None:
+    """Split between the two, the whole warp is made; else its window alone."""
+    more: dict[str, Any] = {"translate": (0.2, 0.1), "scale": (0.7, 1.5), "shear": 10} if kind is RandomAffine else {}
+    warp = kind(25, interpolation=interpolation, fill=(1, 2, 3), **more)
+    images = np.stack(noise(*[(61, 83)] * 24))
+    made = []
+    for split in range(4):
+        recipe = Recipe([warp, crop, HorizontalFlip()], Output((24, 31), **LEVELS), split)
+        planner = Refurbish(len(images), batch_size=8, reuse_factor=2, seed=1)
+        with Loader(Arrays(images, np.arange(24)), recipe, planner, MemoryStore(), kernels="numba") as loader:
+            made.append(np.concatenate([batch.numpy() for batch, _ in loader]))
+    assert len(np.unique(made[0])) > 200
+    assert all(np.array_equal(each, made[0]) for each in made)
 
 
 def refusal(recipe: Recipe, height: int, width: int, max_pixels: int | None = None) -> str | None:

@@ -56,27 +56,41 @@ class Config(Compared):
 
 
 def measure(config: Config, options: Options) -> dict[str, Any]:
-    """Make objects, calibrate the competitor, and let all take turns."""
+    """Compare, with masks of objects."""
+    return compare(config, options, WITH_OBJECTS, reuse(config.reuse_factor), masks=True)
+
+
+def compare(config: Any, options: Options, rows: str, fast: str, *, masks: bool) -> dict[str, Any]:
+    """Make objects, calibrate the competitor, and let all take turns.
+
+    Args:
+        config: What is run, a `Compared` with a recipe.
+        options: Where photographs and competitors are.
+        rows: End of the competitors' names.
+        fast: Name of what is claimed to be `LEAST_OF_LOADER` times the competitor.
+        masks: Whether each object has a mask, too.
+    """
     there = workers.available(options.competitors)
     with ExitStack() as stack:
         folder, memory = (Path(stack.enter_context(TemporaryDirectory(dir=each))) for each in (None, config.memory))
         files = with_objects(options.data, folder, config.samples)
         images = FileList(files, np.zeros(len(files), np.int64))
-        source = CocoDetection(folder, folder / ANNOTATIONS, masks=True)
+        source = CocoDetection(folder, folder / ANNOTATIONS, masks=masks)
         kept, calibration = Kept(source, memory / "keep"), list[Slice]()
         entrants = config.turns(stack, source, kept, config.recipe())
-        rivals = {name: tried for name, tried in there.settings.items() if name.endswith(WITH_OBJECTS)}
+        rivals = {name: tried for name, tried in there.settings.items() if name.endswith(rows)}
         entrants += workers.calibrated(stack, images, rivals, config.size, config, options.competitors, calibration)
         timed = 2 * config.epoch_batches
         slices = harness.interleave(entrants, rounds=config.rounds, timed_batches=timed)
     speeds, reused = harness.speeds_of(slices), reuse(config.reuse_factor)
+    other = STANDARD if fast == reused else reused
     claims = [
         Claim.between(speeds, reused, STANDARD, bound=config.reuse_factor),
         Claim.between(speeds, KEPT, STANDARD),
-        *(Claim.between(speeds, reused, rival, LEAST_OF_LOADER) for rival in rivals),
-        *(Claim.between(speeds, STANDARD, rival) for rival in rivals),
+        *(Claim.between(speeds, fast, rival, LEAST_OF_LOADER) for rival in rivals),
+        *(Claim.between(speeds, other, rival) for rival in rivals),
     ]
-    return workers.result(there, WITH_OBJECTS, entrants, claims, slices, calibration)
+    return workers.result(there, rows, entrants, claims, slices, calibration)
 
 
 def with_objects(data: Path, folder: Path, count: int) -> list[Path]:

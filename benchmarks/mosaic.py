@@ -22,27 +22,18 @@ photograph. The consumer does nothing.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import harness
-import numpy as np
 import workers
-from claims import Claim
-from competitors.rows import ANNOTATIONS, MOSAIC
-from detection import with_objects
+from competitors.rows import MOSAIC
+from detection import compare
 from experiment import Experiment, Options
-from harness import Slice
-from loaders import KEPT, STANDARD, Compared, reuse
+from loaders import STANDARD, Compared
 
-from dalirefurb import FileList, Kept, Output, Recipe
+from dalirefurb import Output, Recipe
 from dalirefurb.augment import CenterCrop, ColorJitter, Decode, HorizontalFlip, Mosaic, RandomAffine, Resize
-from dalirefurb.targets import CocoDetection
 
-LEAST_OF_LOADER = 3.0
 FILL = 114
 
 
@@ -65,27 +56,8 @@ class Config(Compared):
 
 
 def measure(config: Config, options: Options) -> dict[str, Any]:
-    """Make objects, calibrate the competitor, and let all take turns."""
-    there = workers.available(options.competitors)
-    with ExitStack() as stack:
-        folder, memory = (Path(stack.enter_context(TemporaryDirectory(dir=each))) for each in (None, config.memory))
-        files = with_objects(options.data, folder, config.samples)
-        images = FileList(files, np.zeros(len(files), np.int64))
-        source = CocoDetection(folder, folder / ANNOTATIONS)
-        kept, calibration = Kept(source, memory / "keep"), list[Slice]()
-        entrants = config.turns(stack, source, kept, config.recipe())
-        rivals = {name: tried for name, tried in there.settings.items() if name.endswith(MOSAIC)}
-        entrants += workers.calibrated(stack, images, rivals, config.size, config, options.competitors, calibration)
-        timed = 2 * config.epoch_batches
-        slices = harness.interleave(entrants, rounds=config.rounds, timed_batches=timed)
-    speeds, reused = harness.speeds_of(slices), reuse(config.reuse_factor)
-    claims = [
-        Claim.between(speeds, reused, STANDARD, bound=config.reuse_factor),
-        Claim.between(speeds, KEPT, STANDARD),
-        *(Claim.between(speeds, STANDARD, rival, LEAST_OF_LOADER) for rival in rivals),
-        *(Claim.between(speeds, reused, rival) for rival in rivals),
-    ]
-    return workers.result(there, MOSAIC, entrants, claims, slices, calibration)
+    """Compare, with boxes alone."""
+    return compare(config, options, MOSAIC, STANDARD, masks=False)
 
 
 EXPERIMENT = Experiment(

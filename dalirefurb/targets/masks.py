@@ -162,13 +162,11 @@ def _expand(values: Any, lengths: Any, first: Any, stop: Any, out: Any) -> None:
         end += np.int64(lengths[place])
         if start >= stop:
             break
-        while start < end:
+        while start < min(end, stop):
             # Always as many, which are few instructions: what is too much the next run covers.
             for pixel in range(_TOGETHER):
                 out[np.uint64(start + pixel)] = values[place]
             start += _TOGETHER
-            if start >= stop:
-                break
 
 
 @cache

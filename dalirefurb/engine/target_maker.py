@@ -32,7 +32,7 @@ from dalirefurb.targets.fill import filler
 from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import Boxes, Keypoints, ObjectTarget, Polygons, Target, Values
 from dalirefurb.targets.mask_images import MaskError, Masks
-from dalirefurb.targets.masks import expand_of, warp_of
+from dalirefurb.targets.masks import runs_of, warp_of
 from dalirefurb.targets.objects import map_boxes, map_keypoints, map_polygons, rows_of
 from dalirefurb.targets.ragged import Ragged, ranges
 
@@ -135,7 +135,7 @@ class TargetMaker:
         for target in self._targets.values():
             if isinstance(target, Masks):
                 warp_of("uint8", str(target.dtype))  # which is compiled for the first time
-                expand_of("uint8")
+                runs_of("uint8", str(target.dtype))
             elif isinstance(target, InstanceMasks):
                 filler()
                 warp_of("uint8", "uint8")

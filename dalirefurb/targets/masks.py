@@ -116,12 +116,21 @@ def warp_runs(
     *,
     over: bool = False,
 ) -> None:
-    """Do what `warp_mask` does with the mask of some runs, of which only those rows are made that may be seen."""
-    expand = expand_of(str(runs.values.dtype))
-    if expand is None:
+    """Do what `warp_mask` does with the mask of some runs, of which only those rows are made that may be seen.
+
+    None is made where rows are of rows, and columns of columns: the runs of a row are runs there.
+    """
+    compiled = runs_of(str(runs.values.dtype), str(out.dtype))
+    if compiled is None:
         warp_mask(runs.mask(), source_map, lines, fill, out, over=over)
         return
+    expand, show = compiled
     (height, width), dtype = runs.shape, runs.values.dtype
+    (_, xy, _), (yx, _, _), (wx, wy, _) = source_map.tolist()
+    if not (xy or yx or wx or wy or len(lines)):
+        places = _SCRATCH.take(width + 1, np.dtype(np.int64))
+        show(*runs, np.ascontiguousarray(source_map), fill, over, places, out)
+        return
     labels = _SCRATCH.take(height * width + _TOGETHER, dtype)
     first, stop = _rows_seen(source_map, out.shape, height)
     expand(runs.values, runs.lengths, first * width, stop * width, labels)
@@ -141,8 +150,11 @@ def _rows_seen(source_map: NDArray[np.float64], shown: tuple[int, ...], height: 
 
 
 @cache
-def expand_of(kind: str) -> Callable[..., None] | None:
-    """Return what makes pixels of runs of a type of labels, once in a process; None where there is no compiler."""
+def runs_of(kind: str, made: str) -> tuple[Callable[..., None], Callable[..., None]] | None:
+    """Return what makes labels of runs, and what makes those of served images of them, once in a process.
+
+    None where there is no compiler.
+    """
     if importlib.util.find_spec("numba") is None:
         return None
     from numba import types
@@ -150,8 +162,13 @@ def expand_of(kind: str) -> Callable[..., None] | None:
     from dalirefurb.kernels.llvm import kept
 
     values, lengths = (types.Array(getattr(types, each), 1, "C", readonly=True) for each in (kind, "uint32"))
-    made = getattr(types, kind)[::1]
-    return kept(_expand, types.void(values, lengths, types.int64, types.int64, made))
+    labels, shape = getattr(types, kind)[::1], types.UniTuple(types.int64, 2)
+    source_map = types.Array(types.float64, 2, "C", readonly=True)
+    served = types.int64, types.boolean, types.int64[::1], getattr(types, made)[:, ::1]
+    return (
+        kept(_expand, types.void(values, lengths, types.int64, types.int64, labels)),
+        kept(_show, types.void(values, lengths, shape, source_map, *served)),
+    )
 
 
 def _expand(values: Any, lengths: Any, first: Any, stop: Any, out: Any) -> None:
@@ -167,6 +184,59 @@ def _expand(values: Any, lengths: Any, first: Any, stop: Any, out: Any) -> None:
             for pixel in range(_TOGETHER):
                 out[np.uint64(start + pixel)] = values[place]
             start += _TOGETHER
+
+
+def _show(values: Any, lengths: Any, shape: Any, source_map: Any, fill: Any, over: Any, places: Any, out: Any) -> None:
+    """Do what `_warp` does where rows are of rows, and columns of columns, with the mask that has these runs.
+
+    Args:
+        values: Values of the runs.
+        lengths: How often each comes.
+        shape: Height and width of the mask.
+        source_map: See `warp_labels`.
+        fill: Likewise.
+        over: Likewise.
+        places: Room for the width and one more number.
+        out: See `warp_labels`.
+    """
+    (height, width), (rows, columns) = shape, out.shape
+    xx, x0, yy, y0, w0 = source_map[0, 0], source_map[0, 2], source_map[1, 1], source_map[1, 2], source_map[2, 2]
+    first, stop = columns, 0  # of the columns that show some
+    places[:] = 0
+    for x in range(columns):
+        column = (xx * (x + 0.5) + 0.0 + x0) / w0
+        if 0 <= column < width:
+            first, stop = min(first, x), x + 1
+            places[np.int64(column) + 1] += 1
+    for column in range(width):  # Then it is how many of them show what is before a column.
+        places[column + 1] += places[column]
+    backwards, upwards = xx / w0 < 0, yy / w0 < 0
+    run, end = 0, np.int64(lengths[0])
+    for line in range(rows):
+        y = rows - 1 - line if upwards else line
+        row = (0.0 + yy * (y + 0.5) + y0) / w0
+        within = first < stop and 0 <= row < height
+        if not over:
+            for x in range(first if within else columns):
+                out[y, x] = fill
+            for x in range(stop if within else columns, columns):
+                out[y, x] = fill
+        if not within:
+            continue
+        start = np.int64(row) * width
+        while end <= start:
+            run += 1
+            end += np.int64(lengths[run])
+        place, until, done = run, end, np.int64(0)
+        while done < stop - first:
+            reached = places[min(until - start, width)]
+            begin, behind = (stop - reached, stop - done) if backwards else (first + done, first + reached)
+            shown, value = out[y], values[place]
+            for x in range(begin, behind):
+                shown[np.uint64(x)] = value
+            done, place = reached, place + 1
+            if done < stop - first:
+                until += np.int64(lengths[place])
 
 
 @cache

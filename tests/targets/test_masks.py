@@ -112,11 +112,31 @@ def test_labels_become_any_type_also_without_a_compiler(kind: str, made: str, mo
     one, other, fill = np.empty(SIZE, made), np.empty(SIZE, made), 255 if made == "uint8" else -100
     warp_mask(labels, source_map, lines, fill, one)
     monkeypatch.setattr(masks, "warp_of", lambda kind, made: warp_labels)
-    monkeypatch.setattr(masks, "expand_of", lambda kind: None)
+    monkeypatch.setattr(masks, "runs_of", lambda kind, made: None)
     for warp, mask in ((warp_mask, labels), (warp_runs, Runs.of(labels))):
         warp(mask, source_map, lines, fill, other)
         assert np.array_equal(one, other)
     assert {fill} < {*one.ravel().tolist()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("third", [1.0, 2.0, -1.0])
+def test_runs_are_shown_as_their_mask_where_rows_stay_rows(kind: str, third: float) -> None:
+    """Of any size, mirrored or not, beyond the mask and inside of it."""
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        (height, width), side, shown = rng.integers(1, 40, 2), rng.integers(1, 6), rng.integers(1, 50, 2)
+        colours = rng.integers(0, 3, (-(-height // side), -(-width // side)))
+        labels = np.kron(colours, np.ones((side, side)))[:height, :width].astype(kind)
+        source_map = np.diag([*(rng.choice([-1, 1], 2) * rng.uniform(0.05, 3, 2)), third])
+        source_map[:2, 2] = rng.uniform(-20, 60, 2)
+        if seed % 3 == 0:
+            source_map[:2] = np.where(source_map[:2], np.round(2 * source_map[:2] + 0.5) / 2, 0)  # edges on centres
+        for over in (False, True):
+            made, expected = np.full(shown, 7, np.int64), np.full(shown, 7, np.int64)
+            warp_runs(Runs.of(labels), source_map, NO_LINES, FILL, made, over=over)
+            warp_labels(labels, source_map, NO_LINES, FILL, over, expected)
+            assert np.array_equal(made, expected)
 
 
 def test_flips_and_crops_move_labels_as_they_are() -> None:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from dalirefurb.source import ImageFolder as ImageFolder
     from dalirefurb.source import TarShards as TarShards
     from dalirefurb.source import TorchDataset as TorchDataset
+    from dalirefurb.source import Volumes as Volumes
     from dalirefurb.store import Compressed as Compressed
     from dalirefurb.store import DiskStore as DiskStore
     from dalirefurb.store import MemoryStore as MemoryStore
@@ -86,6 +87,7 @@ _HOMES = {
     "TarShards": "source",
     "TieredStore": "store",
     "TorchDataset": "source",
+    "Volumes": "source",
     "auto_augment": "augment.presets",
     "evaluate": "augment.presets",
     "propose_coverage": "reading.coverage",

@@ -45,3 +45,13 @@ from dalirefurb.augment.stages.geometry import RandomRotation as RandomRotation
 from dalirefurb.augment.stages.mosaic import Mosaic as Mosaic
 from dalirefurb.augment.stages.resize import RandomResizedCrop as RandomResizedCrop
 from dalirefurb.augment.stages.resize import Resize as Resize
+from dalirefurb.augment.volumes.output import VolumeOutput as VolumeOutput
+from dalirefurb.augment.volumes.stages import CenterCrop3D as CenterCrop3D
+from dalirefurb.augment.volumes.stages import RandomCrop3D as RandomCrop3D
+from dalirefurb.augment.volumes.stages import RandomFlip3D as RandomFlip3D
+from dalirefurb.augment.volumes.stages import RandomRotate90 as RandomRotate90
+from dalirefurb.augment.volumes.stages import RandomScaleIntensity as RandomScaleIntensity
+from dalirefurb.augment.volumes.stages import RandomShiftIntensity as RandomShiftIntensity
+from dalirefurb.augment.volumes.stages import VolumeStage as VolumeStage
+from dalirefurb.augment.volumes.stages import Window as Window
+from dalirefurb.augment.volumes.voxels import Voxels as Voxels

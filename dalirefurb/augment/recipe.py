@@ -20,9 +20,12 @@ from numpy.typing import NDArray
 from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.stage import LONGEST_SIDE, Size, Sizes, Stage, leaving, renamed
+from dalirefurb.augment.stages.custom import HostStage
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.mosaic import Mosaic
 from dalirefurb.augment.stages.resize import window_of
+from dalirefurb.augment.volumes.output import VolumeOutput
+from dalirefurb.augment.volumes.stages import VolumeStage
 from dalirefurb.calls import TakesNumbers, explains
 from dalirefurb.checks import integer, plain, require
 from dalirefurb.errors import ConfigurationError
@@ -53,6 +56,13 @@ class Recipe(metaclass=TakesNumbers):
         require(isinstance(output, Output), "output", "an Output", output, "pass such as Output(224)")
         object.__setattr__(self, "stages", tuple(stages))
         object.__setattr__(self, "output", output)
+        for stage in stages:
+            if not isinstance(stage, HostStage) and isinstance(stage, VolumeStage) != self.volumes:
+                theirs, own = ("images", "volumes") if self.volumes else ("volumes", "images")
+                raise ConfigurationError(
+                    f"{stage.name!r} is a stage of {theirs}, but the output is of {own}: pass stages of {own}, or "
+                    f"{'an Output' if self.volumes else 'a VolumeOutput'}"
+                )
         names = [stage.name for stage in self.stages]
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
@@ -137,6 +147,11 @@ class Recipe(metaclass=TakesNumbers):
     def encoded(self) -> bool:
         """Whether the recipe starts from encoded bytes, not from arrays."""
         return bool(self.stages) and isinstance(self.stages[0], Decode)
+
+    @property
+    def volumes(self) -> bool:
+        """Whether it is for volumes, not for images."""
+        return isinstance(self.output, VolumeOutput)
 
     @property
     def caches_encoded(self) -> bool:

@@ -22,8 +22,10 @@ from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.image_batch import Images
 from dalirefurb.kernels.buffers import Levels, OutputBuffers
 from dalirefurb.kernels.lower import steps_of
+from dalirefurb.system.threads import Background
 
 if TYPE_CHECKING:
+    from dalirefurb.engine.volumes import FinalVolumes, VolumeRunner
     from dalirefurb.kernels.cuda.program import CudaProgram
     from dalirefurb.kernels.pipelines import DecodePipelines
     from dalirefurb.kernels.runner import KernelRunner
@@ -179,6 +181,9 @@ def choose_for_views(
     Raises:
         ConfigurationError: If they cannot be had.
     """
+    if recipes[0].volumes:
+        _check_volumes(kernels, recipes, devices, final=final)
+        return "numba"
     if not final:
         for view in recipes[1:]:
             choose_kernels(None, view, devices, final=False)  # Which refuses what only kernels run.
@@ -199,10 +204,23 @@ def choose_for_views(
     return choose_for_views("dali", recipes, devices)
 
 
+def _check_volumes(kernels: Kernels | None, recipes: Sequence[Recipe], devices: Devices, *, final: bool) -> None:
+    """Refuse what cannot be had of volumes."""
+    for holds, what, remedy in (
+        (devices.partial == devices.final == "cpu", "on a GPU", "leave the devices out"),
+        (kernels in (None, "numba"), f"by kernels={kernels!r}", "leave kernels out"),
+        (len(recipes) == 1, "in several views", "pass Echo(planner, ...) for several windows of each volume"),
+        (final, "by a PartialSource", "pass the recipe to a Loader"),
+        (_installed("numba"), "without Numba", "pip install numba"),
+    ):
+        if not holds:
+            raise ConfigurationError(f"volumes cannot be made {what}: {remedy}")
+
+
 def compile_kernels(kernels: Kernels, recipe: Recipe, devices: Devices, *, final: bool = True) -> None:
     """Compile what a recipe needs on the CPU, its final part perhaps; what was compiled is loaded."""
     done, encoded = done_by(kernels, recipe, devices), recipe.encoded
-    if done is None:
+    if done is None or recipe.volumes:
         return
     from dalirefurb.kernels.ahead import compile_for
     from dalirefurb.kernels.random import use_compiled
@@ -257,7 +275,7 @@ class BackendFactory:
         self._depths = depths
         self._reserve = reserve
         self._num_threads = depths.replicas * depths.threads_each
-        self._pools: list[KernelThreadPool] = []
+        self._pools: list[KernelThreadPool | Background] = []
 
     def build(self, part: Part, count: int | None = None) -> PipelineRunner:
         """Return what runs the partial part, or the whole: kernels, or `count` copies of its pipeline.
@@ -307,6 +325,16 @@ class BackendFactory:
             mosaic = None if view.mosaic is None else view.mosaic.name
             made.append(FinalKernels(builder, program, pool, buffers, mosaic=mosaic, slice_rows=slice_rows))
         return made
+
+    def build_volumes(self, builder: InputBuilder) -> tuple[VolumeRunner, FinalVolumes]:
+        """Return what carries out the parts of a recipe for volumes, given the builder of its inputs."""
+        from dalirefurb.engine.volumes import FinalVolumes, VolumeRunner
+
+        recipe = self._recipe
+        pool = Background(self._num_threads, name="dalirefurb-volumes")
+        self._pools.append(pool)
+        final = FinalVolumes(recipe, builder, pool, most_groups=self._depths.groups_made)
+        return VolumeRunner(recipe.partial, pool), final
 
     def build_final(self, view: Recipe) -> PipelineRunner:
         """Return copies of the pipeline of a final part, of a view of the same partial images."""

@@ -21,6 +21,7 @@ from dalirefurb.checks import require
 from dalirefurb.engine.finisher import Served
 from dalirefurb.engine.loader_view import Batch
 from dalirefurb.engine.target_maker import BatchTargets
+from dalirefurb.engine.volumes import VolumeBatch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import Boxes, Keypoints, Objects, ObjectTarget, Target
@@ -135,6 +136,8 @@ class BatchTensors:
 
     def of(self, served: Served, padding: int) -> Batch:
         """Return images, labels and perhaps indices of a batch whose last rows, so many, only fill it up."""
+        if isinstance(served.images, VolumeBatch):
+            return self._volumes(served, served.images, padding)
         views: list[torch.Tensor] = [*served.images] if isinstance(served.images, tuple) else [served.images]
         device = views[0].device
 
@@ -154,6 +157,16 @@ class BatchTensors:
             if dtype == "bfloat16":
                 views[place] = view.to(torch.bfloat16)
         images: Any = tuple(views) if isinstance(served.images, tuple) else views[0]
+        return self._batch(images, labels, served, padding)
+
+    def _volumes(self, served: Served, made: VolumeBatch, padding: int) -> Batch:
+        """Return volumes, labels of their voxels, or of them where there are none, and perhaps indices."""
+        arrays = made.images, self.labels[served.indices] if made.masks is None else made.masks
+        tensors = map(torch.from_numpy, arrays)
+        images, labels = (each.pin_memory() if self.pin_memory else each for each in tensors)
+        return self._batch(images, labels, served, padding)
+
+    def _batch(self, images: Any, labels: Any, served: Served, padding: int) -> Batch:
         if not self.with_indices:
             return images, labels
         return images, labels, torch.from_numpy(served.told_indices(padding))

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from dalirefurb import rng
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import views
@@ -39,9 +40,10 @@ from dalirefurb.engine.rank import ALONE, Rank, present
 from dalirefurb.engine.stats import Tally
 from dalirefurb.engine.target_maker import TargetMaker
 from dalirefurb.errors import ConfigurationError, LoaderError, shortened
+from dalirefurb.image_batch import Images
 from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.partial_sizes import partial_sizes
+from dalirefurb.reading.partial_sizes import PartialSizes, partial_sizes
 from dalirefurb.reading.reader import Reader
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source.contract import without_targets
@@ -231,9 +233,15 @@ def assemble(
         compile_kernels(kernels, each, devices, final=not partial_served)
     builders = [InputBuilder(each, seed=planner.seed, entering=source.image_shape) for each in recipes]
     input_builder = builders[0]
+    probes: PartialSizes | None = None
+    if recipe.volumes:
+        from dalirefurb.engine.volumes import probed_sizes
+
+        order = rng.permutation(len(source), planner.seed, "size probes")
+        probes = probed_sizes(order, reader, input_builder, recipe.partial)
     spec: StoreSpec | None = None
     if store is not None:
-        spec = store_spec(store, configuration, planner, reader)
+        spec = store_spec(store, configuration, planner, reader, probes)
     device_store = store if isinstance(store, DeviceStore) and store.device == devices.final else None
     if device_store is not None:
         _check_device(device_store)
@@ -241,8 +249,11 @@ def assemble(
         stay = devices.partial == "gpu" and planner.feedback_lag is None
         devices = replace(devices, entering=devices.final, leaving="gpu" if stay else "cpu")
     cuda = cuda_device(device_store) if kernels == "cuda" else None
+    if recipe.volumes and device_store is not None:
+        raise ConfigurationError("volumes are cached in a computer's own memory or on disk: pass MemoryStore()")
     taken = Taken() if store is None or spec is None else store.takes(spec)
-    account = Account(configuration, planner.batch_size, devices, apart, spec, taken)
+    sample_bytes = None if probes is None else round(probes.mean_bytes)
+    account = Account(configuration, planner.batch_size, devices, apart, spec, taken, sample_bytes)
     depths, needs = account.fitted(depths, prefetch)
     max_rows = depths.hits_per_group * planner.batch_size
     if store is not None and spec is not None:
@@ -269,7 +280,10 @@ def assemble(
 
     backend: ComputeBackend
     final_graph: Finishing | None = None
-    if partial_served:
+    if recipe.volumes:
+        runner, final_graph = factory.build_volumes(input_builder)
+        backend = PartialBackend(input_builder, runner, Images.of, recipe.partial)
+    elif partial_served:
         backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
         final_graph = FinalFeeds(builders, most_groups=depths.groups_made)
     elif configuration.finished_together:
@@ -341,8 +355,14 @@ def _check_device(store: DeviceStore) -> None:
         )
 
 
-def store_spec(store: Store, configuration: Configuration, planner: Planner, reader: Reader) -> StoreSpec:
-    """Say what a store is opened for, if it is to hold the partial images of a recipe.
+def store_spec(
+    store: Store,
+    configuration: Configuration,
+    planner: Planner,
+    reader: Reader,
+    probes: PartialSizes | None = None,
+) -> StoreSpec:
+    """Say what a store is opened for, if it is to hold the partial images of a recipe, of whose sizes `probes` tell.
 
     Where nothing in them is random, the seed does not matter.
 
@@ -356,7 +376,7 @@ def store_spec(store: Store, configuration: Configuration, planner: Planner, rea
             "a DeviceStore is for decoded images, but split 0 caches encoded ones: use a MemoryStore, or a split of 1 "
             "or more"
         )
-    sizes = partial_sizes(source, recipe, reader, seed=planner.seed)
+    sizes = probes or partial_sizes(source, recipe, reader, seed=planner.seed)
     partial = {"source": fingerprint["source"], "encoded": True}
     if not recipe.caches_encoded:
         partial = _made_by(configuration, planner, reader, varying=sizes.slot_shape is None)

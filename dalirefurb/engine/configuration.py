@@ -184,6 +184,8 @@ class Configuration:
         if not self.source.encoded and shape is not None:
             sides = sum(math.prod(each.output.sides) for each in (self.recipe, *self.views))
             pixels = max(shape[0] * shape[1], sides)
+        if self.recipe.volumes:
+            return prefetch.of_volumes(planner)
         together = self.stored and not self.recipe.caches_encoded and self.kernels == "numba"
         return prefetch.depths(
             planner,
@@ -210,8 +212,8 @@ class Configuration:
 
     @property
     def finished_together(self) -> bool:
-        """Whether all partial images of a batch are there before one is finished: of several views, or for a mosaic."""
-        return len(self.views) > 0 or self.recipe.mosaic is not None
+        """Whether all partial images of a batch are there before one is finished: of views, in a mosaic, of volumes."""
+        return len(self.views) > 0 or self.recipe.mosaic is not None or self.recipe.volumes
 
     @property
     def slice_rows(self) -> int:
@@ -303,6 +305,12 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
     if recipe.caches_encoded and planner.feedback_lag is not None:
         raise ConfigurationError(
             "AutoAssist looks at partial images, but split 0 caches encoded ones: use a split of 1 or more"
+        )
+    if source.volumes != recipe.volumes:
+        raise ConfigurationError(
+            "the source has volumes, but the recipe is for images: end it with a VolumeOutput"
+            if source.volumes
+            else "the recipe is for volumes, but the source has images: pass Volumes(paths)"
         )
     if source.encoded != recipe.encoded:
         raise ConfigurationError(

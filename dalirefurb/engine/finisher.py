@@ -31,9 +31,10 @@ from dalirefurb.engine.cuda_final import CudaFinal
 from dalirefurb.engine.preparer import Prepared, failed_in_graph
 from dalirefurb.engine.stats import Tally
 from dalirefurb.engine.target_maker import BatchTargets
+from dalirefurb.engine.volumes import FinalVolumes, VolumeBatch
 from dalirefurb.errors import LoaderError
 
-Finishing = FinalGraph | FinalKernels | FinalFeeds | FinalViews | CudaFinal
+Finishing = FinalGraph | FinalKernels | FinalFeeds | FinalViews | FinalVolumes | CudaFinal
 """What does the final part where it is apart from the partial one, or what says what another's graph of it is fed."""
 
 _DLPACK_CUDA = 2
@@ -47,8 +48,8 @@ class Served:
     Attributes:
         position: Position of the batch in the stream of batches.
         images: Final images of shape (B, 3, H, W), on the final part's device, of the output's dtype; float32 for
-            bfloat16 by DALI on a GPU. Of views a tuple of such; where somebody else's graph does the final part, what
-            that is fed.
+            bfloat16 by DALI on a GPU. Of views a tuple of such; of volumes a `VolumeBatch`; where somebody else's graph
+            does the final part, what that is fed.
         indices: Indices of the samples that are shown, in serving order, int64 of shape (B,); where another sample
             replaces a bad one, the index of that other sample.
         misses: Number of rows whose partial image was computed for them.
@@ -184,7 +185,7 @@ class Finisher:
         """Wait for a group's images, as the training loop wants them; see `Served`."""
         try:
             images = prepared.images if self.final_graph is None else self.final_graph.collect()
-            if isinstance(images, FinalFeed):
+            if isinstance(images, (FinalFeed, VolumeBatch)):
                 return images
             views = [
                 each if isinstance(each, torch.Tensor) else _as_torch(each.as_tensor())

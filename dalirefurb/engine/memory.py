@@ -67,6 +67,7 @@ class Account:
         apart: Whether the parts are apart, see `Configuration.apart`.
         spec: What the store is going to be opened for, which knows the mean size where sizes vary; None without one.
         store: Bytes that the store takes when it is opened.
+        sample_bytes: Bytes of a volume on its way; None: samples are images, of which more is known.
     """
 
     configuration: Configuration
@@ -75,6 +76,7 @@ class Account:
     apart: bool
     spec: StoreSpec | None = None
     store: Taken = Taken()  # noqa: RUF009
+    sample_bytes: int | None = None
 
     @cached_property
     def row_bytes(self) -> tuple[int, int, int, int]:
@@ -82,6 +84,7 @@ class Account:
         recipe, spec, entering = self.configuration.recipe, self.spec, self.configuration.source.image_shape
         file_bytes = self._file_bytes() if recipe.encoded else FILE_BYTES
         decoded = COMPRESSION * file_bytes if entering is None else math.prod(entering)
+        decoded = decoded if self.sample_bytes is None else self.sample_bytes
         sides = recipe.partial_size(None if entering is None else entering[:2])
         if sides is not None:
             partial = 3 * math.prod(sides)
@@ -92,6 +95,7 @@ class Account:
         halves = ("float16", "bfloat16") if by_kernels else ("float16",)
         outputs = [each.output for each in (recipe, *self.configuration.views)]
         final = sum((2 if each.dtype in halves else 4) * each.channels * math.prod(each.sides) for each in outputs)
+        final += 8 * math.prod(outputs[0].sides) * recipe.volumes  # labels of voxels
         final = partial if self.configuration.serves == "partial" else final
         return file_bytes if recipe.encoded else decoded, decoded, partial, final
 

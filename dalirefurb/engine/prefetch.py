@@ -188,6 +188,11 @@ class Prefetch(metaclass=TakesNumbers):
             depths = replace(depths, batches_per_group=together, hits_per_group=max(together, of_hits))
         return depths
 
+    def of_volumes(self, planner: Planner) -> Depths:
+        """Fill in what is None for volumes: a batch is a group, and threads take one volume after the other."""
+        chosen = replace(self, batches_per_group=self.batches_per_group or 1, replicas=self.replicas or 1)
+        return chosen.depths(planner, apart=True)
+
     @property
     def chosen(self) -> dict[str, int]:
         """What the user has chosen of the numbers that decide how much is on its way, by name."""

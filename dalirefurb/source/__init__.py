@@ -6,6 +6,7 @@ TarShards            tar files as WebDataset's         labels from members
 TorchDataset         a torch Dataset                   labels from its items
 HuggingFaceImages    a datasets.Dataset                labels from a column
 Arrays               uint8 images in one array         labels given
+Volumes              arrays of voxels, or their files  labels of voxels, or given
 Concat               several of these                  theirs
 Subset               some samples of one of these      theirs, see Source.subset
 """
@@ -19,3 +20,4 @@ from dalirefurb.source.files import FileList as FileList
 from dalirefurb.source.files import ImageFolder as ImageFolder
 from dalirefurb.source.hugging_face import HuggingFaceImages as HuggingFaceImages
 from dalirefurb.source.tar import TarShards as TarShards
+from dalirefurb.source.volumes import Volumes as Volumes

@@ -21,6 +21,7 @@ from dalirefurb.calls import Explained, Words, instead
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images
+from dalirefurb.packed import unpack
 from dalirefurb.source.labels import as_array, checked_labels, refuse_mask, warn_of_many
 from dalirefurb.source.levels import Levels, ValueRange
 from dalirefurb.source.outage import Patience
@@ -43,6 +44,7 @@ class Source(metaclass=Explained):
         value_range: Numbers of black and white in images deeper than 8 bits, such as (0, 4095) for those of a 12-bit
             scanner that are stored in 16 bits; None: the least and the largest number that each image declares.
         categories: Names of the classes that targets stand for, by their numbers, where they are known.
+        volumes: Whether samples are volumes, see `Volumes`, not images.
         annotations: Targets by name, which move with the images, see `dalirefurb.targets`; None: labels are all.
     """
 
@@ -60,6 +62,7 @@ class Source(metaclass=Explained):
     classes: list[str] | None = None
     value_range: ValueRange | None = None
     categories: Mapping[int, str] | None = None
+    volumes: bool = False
     annotations: Mapping[str, Any] | None = None
 
     def __len__(self) -> int:
@@ -75,7 +78,8 @@ class Source(metaclass=Explained):
     def __getitem__(self, index: SupportsIndex) -> tuple[NDArray[np.uint8], Any]:
         """Return a sample to look at: its image, (height, width, 3) uint8 as a loader decodes it, and its label.
 
-        In the place of the label are targets, if there are any: by name, in pixels of this image.
+        In the place of the label are targets, if there are any: by name, in pixels of this image. Of volumes it is the
+        volume, (channels, depth, height, width), and the labels of its voxels, if there are any.
 
         Raises:
             IndexError: If there is no such sample.
@@ -93,6 +97,9 @@ class Source(metaclass=Explained):
         row %= count
         (sample,) = self.read(np.array([row]))
         label = self.labels[row]
+        if self.volumes:
+            arrays = unpack(sample)
+            return arrays["image"].copy(), arrays["mask"].copy() if "mask" in arrays else label
         image = self._decoded(row, sample)
         if self.annotations is not None:
             size = image.shape[0], image.shape[1]
@@ -255,7 +262,7 @@ class DerivedSource(Source):
         self._source = source
         self.labels, self.classes, self.categories = source.labels, source.classes, source.categories
         self.encoded, self.image_shape, self.value_range = source.encoded, source.image_shape, source.value_range
-        self.annotations = source.annotations
+        self.annotations, self.volumes = source.annotations, source.volumes
 
     def _theirs(self, indices: Any) -> Any:
         """Return the indices of samples in the other source, of one, or of several, shape (n,)."""
@@ -342,6 +349,7 @@ def _names(source: Source) -> list[str] | None:
 
 _ALIKE: Sequence[tuple[str, Callable[[Source], Any], str]] = (
     ("be encoded alike", lambda each: each.encoded, "TorchDataset(source) is one with decoded images"),
+    ("be of volumes, or of images", lambda each: each.volumes, "train on one after the other"),
     ("have labels of one shape", lambda each: each.labels.shape[1:], "reshape the one's"),
     ("have the same classes", lambda each: each.classes, "if all mean the same, assign the one's"),
     ("have the same value_range", lambda each: each.value_range, "pass it to both"),
@@ -389,7 +397,7 @@ class Concat(Source):
         shapes = {source.image_shape for source in sources}
         self.encoded, self.classes, self.value_range = first.encoded, first.classes, first.value_range
         self.image_shape = first.image_shape if len(shapes) == 1 else None
-        self.categories = first.categories
+        self.categories, self.volumes = first.categories, first.volumes
         if first.annotations is not None:
             self.annotations = {
                 name: _joined_targets(name, [source.annotations[name] for source in sources if source.annotations])

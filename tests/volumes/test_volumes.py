@@ -1,0 +1,421 @@
+"""Volumes are served as their plan says, voxel by voxel, whatever the store, the split, the threads and the ranks."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+pytest.importorskip("numba")
+
+from dalirefurb import (
+    BadSamplePolicy,
+    Concat,
+    DiskStore,
+    Echo,
+    Evaluate,
+    Loader,
+    MemoryStore,
+    Output,
+    PartialSource,
+    Prefetch,
+    Recipe,
+    Refurbish,
+    SmartCache,
+    Standard,
+    Volumes,
+)
+from dalirefurb.augment import (
+    CenterCrop3D,
+    HorizontalFlip,
+    HostStage,
+    RandomCrop3D,
+    RandomFlip3D,
+    RandomRotate90,
+    RandomScaleIntensity,
+    RandomShiftIntensity,
+    Stage,
+    VolumeOutput,
+    VolumeStage,
+    Voxels,
+    Window,
+)
+from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StoreError
+from dalirefurb.packed import pack, unpack, volume_of
+from dalirefurb.planning.planner import Planner
+from tests.volumes.reference import batch_of, noise, volumes
+
+COUNT, SEED = 10, 5
+GIVEN = volumes(COUNT)
+STAGES: tuple[Stage, ...] = (
+    Window(-100, 150),
+    RandomCrop3D((13, 12, 11), foreground=0.5, fill=0.25),
+    RandomFlip3D((0, 2)),
+    HostStage(noise, "noise"),
+    RandomScaleIntensity(0.3),
+    RandomCrop3D((8, 10, 8), name="final_crop"),
+    RandomRotate90(0.7, axes=(0, 2)),
+    RandomShiftIntensity(),
+)
+
+
+def recipe_of(split: int | str = "final_crop", *stages: Stage, **output: Any) -> Recipe:
+    return Recipe(stages or STAGES, VolumeOutput((8, 10, 8), **output), split)
+
+
+def source_of(given: Any = GIVEN) -> Volumes:
+    return Volumes([image for image, _ in given], [mask for _, mask in given])
+
+
+def refurbish(**options: Any) -> Refurbish:
+    return Refurbish(COUNT, **{"batch_size": 4, "reuse_factor": 2, "seed": SEED, **options})
+
+
+def served(source: Any, recipe: Recipe, planner: Planner, store: Any = None, epochs: int = 3, **options: Any) -> Any:
+    with Loader(source, recipe, planner, store, **options) as loader:
+        return [copy.deepcopy(batch) for _ in range(epochs) for batch in loader]
+
+
+def same(one: Any, other: Any) -> bool:
+    return len(one) == len(other) and all(
+        torch.equal(torch.as_tensor(a), torch.as_tensor(b))
+        for batch, wanted in zip(one, other, strict=True)
+        for a, b in zip(batch, wanted, strict=True)
+    )
+
+
+def expected(recipe: Recipe, planner: Planner, epochs: int = 3, given: Any = GIVEN) -> Any:
+    plans = [planner.plan(epoch, batch) for epoch in range(epochs) for batch in range(len(planner))]
+    return [batch_of(recipe, plan, given, SEED) for plan in plans]
+
+
+@pytest.mark.parametrize("split", range(len(STAGES) + 1))
+def test_every_split_serves_what_its_stages_make_one_after_the_other(split: int) -> None:
+    recipe, planner = recipe_of(split), refurbish()
+    assert same(served(source_of(), recipe, planner, MemoryStore()), expected(recipe, planner))
+
+
+@pytest.mark.parametrize("split", range(len(STAGES) + 1))
+def test_at_reuse_factor_1_every_split_serves_the_same(split: int) -> None:
+    planner = Standard(COUNT, batch_size=4, seed=SEED)
+    assert same(served(source_of(), recipe_of(split), planner), served(source_of(), recipe_of(0), planner))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "float32"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_values_of_every_type_are_served(dtype: str, channels: int) -> None:
+    given = volumes(6, dtype, channels)
+    stages = RandomCrop3D((8, 10, 8)), RandomFlip3D(), RandomRotate90(1.0, axes=(0, 2))
+    recipe = recipe_of(1, *stages, channels=channels, mean=3.0, std=2.0, mask_dtype="uint8")
+    planner = Refurbish(6, batch_size=3, reuse_factor=3, seed=SEED)
+    found = served(source_of(given), recipe, planner, MemoryStore())
+    assert same(found, expected(recipe, planner, given=given))
+    assert found[0][0].dtype == torch.float32
+    assert found[0][1].dtype == torch.uint8
+
+
+def test_half_precision_is_that_of_single_rounded() -> None:
+    planner = refurbish()
+    whole, half = (served(source_of(), recipe_of(dtype=dtype), planner) for dtype in ("float32", "float16"))
+    assert all(torch.equal(one[0].half(), other[0]) for one, other in zip(whole, half, strict=True))
+
+
+def test_the_store_changes_nothing(tmp_path: Path) -> None:
+    recipe, planner = recipe_of(), refurbish()
+    plain = served(source_of(), recipe, planner)
+    assert same(plain, expected(recipe, planner))
+    with pytest.warns(UserWarning, match="smaller than the plan needs"):
+        assert same(served(source_of(), recipe, planner, MemoryStore(max_bytes=60_000)), plain)
+    for store in (MemoryStore(), DiskStore(tmp_path / "store")):
+        with store:
+            assert same(served(source_of(), recipe, planner, store, prefetch=Prefetch(num_threads=3)), plain)
+
+
+def test_a_wiped_store_changes_nothing() -> None:
+    recipe, planner, store = recipe_of(), refurbish(), MemoryStore()
+    plain = served(source_of(), recipe, planner)
+    with Loader(source_of(), recipe, planner, store) as loader:
+        found = []
+        for _ in range(3):
+            for batch in loader:
+                found.append(copy.deepcopy(batch))
+                store.clear()
+    assert same(found, plain)
+
+
+def test_what_is_cached_is_not_read_again() -> None:
+    read = []
+
+    def load(item: int) -> dict[str, Any]:
+        read.append(item)
+        image, mask = GIVEN[item]
+        return {"image": image, "mask": mask, "other": "is left out"}
+
+    source = Volumes(range(COUNT), load=load)
+    planner = SmartCache(COUNT, batch_size=3, num_cache_objects=6, replace_percent=0.5, seed=SEED)
+    recipe = recipe_of(0)
+    with Loader(source, recipe, planner, MemoryStore()) as loader:
+        found = [copy.deepcopy(batch) for _ in range(3) for batch in loader]
+        stats = loader.stats()
+    assert stats.misses == 6 + 3 + 3
+    assert same(found, expected(recipe, planner))
+
+
+def test_a_training_goes_on_at_every_batch() -> None:
+    recipe, planner = recipe_of(), refurbish()
+    whole = served(source_of(), recipe, planner, MemoryStore(), epochs=2)
+    for stop in range(len(whole)):
+        store = MemoryStore()
+        with Loader(source_of(), recipe, planner, store) as loader:
+            left = iter(batch for _ in range(2) for batch in loader)
+            first = [copy.deepcopy(next(left)) for _ in range(stop)]
+            state = loader.state_dict()
+        with Loader(source_of(), recipe, planner, store) as loader:
+            loader.load_state_dict(pickle.loads(pickle.dumps(state)))
+            rest = [copy.deepcopy(batch) for _ in range(2 - state["epoch"] if stop else 2) for batch in loader]
+        assert same(first + rest, whole)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_ranks_serve_together_what_one_would(world_size: int) -> None:
+    recipe, planner = recipe_of(), refurbish(shards=4, batch_size=4)
+    whole = served(source_of(), recipe, planner)
+    parts = [served(source_of(), recipe, planner, MemoryStore(), rank=(rank, world_size)) for rank in range(world_size)]
+    together = [
+        [torch.cat([part[batch][place] for part in parts]) for place in range(2)] for batch in range(len(whole))
+    ]
+    assert same(together, whole)
+
+
+def test_several_windows_of_a_volume_are_an_echo() -> None:
+    recipe, planner = recipe_of("crop"), Echo(Standard(COUNT, batch_size=4, seed=SEED), echoing_factor=3, buffer_size=6)
+    assert same(served(source_of(), recipe, planner, MemoryStore(), epochs=1), expected(recipe, planner, epochs=1))
+
+
+def test_without_masks_labels_are_those_of_whole_volumes() -> None:
+    source = Volumes([image for image, _ in GIVEN], labels=np.arange(COUNT) * 2)
+    planner = refurbish()
+    for images, labels, indices in served(source, recipe_of(1, CenterCrop3D((8, 10, 8))), planner, with_indices=True):
+        assert labels.tolist() == (2 * indices).tolist()
+        for image, index in zip(images, indices.tolist(), strict=True):
+            volume = GIVEN[index][0]
+            starts = [(there - side) // 2 for there, side in zip(volume.shape[1:], (8, 10, 8), strict=True)]
+            window = tuple(slice(begin, begin + side) for begin, side in zip(starts, (8, 10, 8), strict=True))
+            assert np.array_equal(image[0], volume[0][window])
+    assert source[3][1] == 6
+
+
+def test_an_evaluation_sees_each_volume_once() -> None:
+    source, planner = source_of(), Evaluate(COUNT, batch_size=4)
+    found = served(source, recipe_of(1, CenterCrop3D((8, 10, 8))), planner, epochs=1)
+    assert sum(len(images) for images, _ in found) == COUNT
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_any_chain_shows_what_numpy_makes(data: st.DataObject) -> None:
+    from dalirefurb.engine.volumes import _through
+
+    side = st.integers(1, 9)
+    shape = data.draw(st.tuples(side, side, side))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    dtype = data.draw(st.sampled_from(["uint8", "int16", "float32"]))
+    image, mask = rng.integers(0, 200, (2, *shape)).astype(dtype), rng.integers(0, 2, shape).astype(np.uint8)
+    kinds = {
+        "crop": lambda: RandomCrop3D(data.draw(st.tuples(side, side, side)), data.draw(st.sampled_from([0, 0.7])), 5.0),
+        "center": lambda: CenterCrop3D(data.draw(st.tuples(side, side, side)), fill=9.0),
+        "flip": lambda: RandomFlip3D(),
+        "turn": lambda: RandomRotate90(0.8, axes=data.draw(st.sampled_from([(0, 1), (2, 0), (1, 2)]))),
+        "window": lambda: Window(20, 150),
+        "scale": lambda: RandomScaleIntensity(0.5),
+        "shift": lambda: RandomShiftIntensity(3.0),
+    }
+    names = data.draw(st.lists(st.sampled_from(sorted(kinds)), min_size=1, max_size=6))
+    stages: list[Any] = [kinds[name]() for name in names]
+    drawn = [rng.random(stage.num_uniforms) for stage in stages]
+    from tests.volumes.reference import one
+
+    wanted = image, mask
+    for stage, uniforms in zip(stages, drawn, strict=True):
+        wanted = one(stage, *wanted, uniforms.tolist())
+    named = [stage_named(stage, f"{place}") for place, stage in enumerate(stages)]
+    uniforms = {f"{place}/uniforms": each for place, each in enumerate(drawn)}
+    made = _through(named, {"image": image, "mask": mask}, uniforms, 0).made()
+    assert made["image"].dtype == wanted[0].dtype
+    assert np.array_equal(made["image"], wanted[0])
+    assert np.array_equal(made["mask"], wanted[1])
+
+
+def stage_named(stage: Any, name: str) -> Any:
+    from dataclasses import replace
+
+    return replace(stage, name=name)
+
+
+class Halved(VolumeStage):
+    """A stage as a user derives it."""
+
+    name = "halved"
+
+    def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
+        voxels.scale(0.5, 1.0)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"stage": "Halved"}
+
+
+def test_a_stage_of_ones_own_changes_values() -> None:
+    recipe = recipe_of(0, CenterCrop3D((8, 10, 8)), Halved())
+    plain, halved = (
+        served(source_of(), each, refurbish()) for each in (recipe_of(0, CenterCrop3D((8, 10, 8))), recipe)
+    )
+    assert all(torch.equal(one[0] * 0.5 + 1, other[0]) for one, other in zip(plain, halved, strict=True))
+
+
+def test_what_a_function_raises_is_told_with_its_stage_and_sample() -> None:
+    def fails(volume: dict[str, Any]) -> dict[str, Any]:
+        raise RuntimeError("no such organ")
+
+    for split in (0, 2):
+        recipe = recipe_of(split, CenterCrop3D((8, 10, 8)), HostStage(fails, "mine"))
+        with pytest.raises(LoaderError, match=r"'mine'.*sample \d.*no such organ") as raised:
+            served(source_of(), recipe, refurbish(), MemoryStore())
+        assert isinstance(raised.value.__cause__, RuntimeError)
+    for wrong in (lambda volume: volume["image"], lambda volume: {**volume, "image": volume["image"][0, 0]}):
+        recipe = recipe_of(0, CenterCrop3D((8, 10, 8)), HostStage(wrong, "mine"))
+        with pytest.raises(LoaderError, match="'mine'"):
+            served(source_of(), recipe, refurbish())
+
+
+def test_files_of_every_kind_are_read(tmp_path: Path) -> None:
+    nibabel = pytest.importorskip("nibabel")
+    image, mask = (each.copy() for each in GIVEN[0])
+    np.save(tmp_path / "a.npy", image[0])
+    np.savez(tmp_path / "a.npz", image=image, mask=mask)
+    nibabel.save(nibabel.Nifti1Image(image[0], np.eye(4)), tmp_path / "a.nii.gz")
+    nibabel.save(nibabel.Nifti1Image(mask.astype(np.uint8), np.eye(4)), tmp_path / "a_mask.nii")
+    for volume, labels in (("a.npy", "a.npz"), ("a.npz", "a.npz"), ("a.nii.gz", "a_mask.nii")):
+        source = Volumes([tmp_path / volume], [str(tmp_path / labels)])
+        found, labelled = source[0]
+        assert np.array_equal(found, image)
+        assert np.array_equal(labelled, mask)
+        assert source.name(0) == str(tmp_path / volume)
+
+
+def test_a_bad_volume_is_named_or_replaced(tmp_path: Path) -> None:
+    paths = []
+    for number, (image, _) in enumerate(GIVEN):
+        paths.append(tmp_path / f"{number}.npy")
+        np.save(paths[-1], image)
+    paths[4].write_bytes(paths[4].read_bytes()[:1000])
+    paths[7].unlink()
+    recipe, planner = recipe_of(1, CenterCrop3D((8, 10, 8))), refurbish()
+    with pytest.raises(SampleError, match=r"\d\.npy"):
+        served(Volumes(paths), recipe, planner)
+    with Loader(Volumes(paths), recipe, planner, bad_samples=BadSamplePolicy("replace")) as loader:
+        assert sum(len(images) for images, _ in loader) > 0
+        for _ in loader:
+            pass
+        assert {bad.index for bad in loader.bad_samples()} == {4, 7}
+
+
+def test_sources_of_volumes_are_put_together_and_parted() -> None:
+    source = source_of()
+    both = Concat([source.subset([0, 1, 2, 3, 4]), source.subset([5, 6, 7, 8, 9])])
+    assert same(served(both, recipe_of(), refurbish()), served(source, recipe_of(), refurbish()))
+    assert np.array_equal(both[7][0], GIVEN[7][0])
+
+
+def test_changed_files_are_noticed(tmp_path: Path) -> None:
+    paths = []
+    for number, (image, _) in enumerate(GIVEN):
+        paths.append(tmp_path / f"{number}.npy")
+        np.save(paths[-1], image)
+    recipe, planner = recipe_of(1, CenterCrop3D((8, 10, 8))), refurbish()
+    served(Volumes(paths), recipe, planner, DiskStore(tmp_path / "store"))
+    np.save(paths[0], GIVEN[0][0] + 1)
+    with pytest.raises(StoreError, match="content"):
+        Loader(Volumes(paths), recipe, planner, DiskStore(tmp_path / "store"))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (np.zeros((2, 2)), "shape"),
+        (np.zeros((2, 2, 2), np.int64), "astype"),
+        ({"mask": np.zeros((2, 2, 2))}, "image"),
+        ({"image": np.zeros((2, 2, 2)), "mask": np.zeros((2, 2, 3))}, "shape of its image"),
+        ({"image": np.zeros((2, 2, 2)), "mask": np.full((2, 2, 2), 0.5)}, "whole numbers"),
+        (np.zeros((0, 2, 2)), "shape"),
+    ],
+)
+def test_what_is_no_volume_is_refused_by_name(given: Any, told: str) -> None:
+    source = Volumes([0], load=lambda item: given)
+    with pytest.raises(SampleError, match=told):
+        source[0]
+
+
+def test_what_cannot_be_served_is_refused() -> None:
+    source, recipe, planner = source_of(), recipe_of(), refurbish()
+    for make, told in (
+        (lambda: Recipe([HorizontalFlip()], VolumeOutput(8), 0), "stage of images"),
+        (lambda: Recipe([RandomCrop3D(8)], Output(8), 0), "stage of volumes"),
+        (lambda: Loader(source, Recipe([HorizontalFlip()], Output(8), 0), planner), "VolumeOutput"),
+        (lambda: Loader(source, recipe, planner, final_device="gpu"), "GPU"),
+        (lambda: Loader(source, recipe, planner, kernels="dali"), "kernels"),
+        (lambda: Loader(source, recipe, planner, views=[recipe.view(2)]), "views"),
+        (lambda: Loader(source, recipe, planner, views=2), "views"),
+        (lambda: PartialSource(source, recipe, planner), "PartialSource"),
+        (lambda: Volumes([]), "at least one"),
+        (lambda: Volumes("scan.nii"), "list"),
+        (lambda: Volumes([3]), "load="),
+        (lambda: Volumes(["a.npy"], ["b.npy", "c.npy"]), "2 masks"),
+        (lambda: RandomCrop3D(0), "positive"),
+        (lambda: RandomFlip3D((0, 3)), "0, 1, 2"),
+        (lambda: RandomRotate90(axes=(1, 1)), "two of"),
+        (lambda: Window(3, 2), "low < high"),
+    ):
+        with pytest.raises(ConfigurationError) as raised:
+            make()
+        assert told in str(raised.value)
+    small = recipe_of(0, CenterCrop3D((4, 4, 4)))
+    with pytest.raises(LoaderError, match="4 x 4 x 4"):
+        served(source, small, planner)
+    filled = Recipe([CenterCrop3D(30, fill=0.5)], VolumeOutput(30), 0)
+    assert 0.5 in served(source, filled, planner)[0][0]
+    with pytest.raises(LoaderError, match="fill"):
+        served(source, filled.at(1), planner)
+
+
+def test_a_file_of_unknown_kind_and_a_missing_package_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.mha").write_bytes(b"x")
+    with pytest.raises(SampleError, match=r"load="):
+        Volumes([tmp_path / "a.mha"])[0]
+    monkeypatch.setitem(__import__("sys").modules, "nibabel", None)
+    (tmp_path / "a.nii").write_bytes(b"x")
+    with pytest.raises(SampleError, match=r"pip install nibabel"):
+        Volumes([tmp_path / "a.nii"])[0]
+
+
+def test_packed_arrays_are_what_they_were() -> None:
+    arrays = {"a": np.arange(5.0), "b": np.ones((2, 3, 1), np.int16)[:, ::-1], "c": np.empty((0, 3), np.int32)}
+    found = unpack(pack(arrays))
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        assert np.array_equal(found[name], array)
+        assert found[name].ctypes.data % 8 == 0
+
+
+def test_labels_take_the_smallest_type() -> None:
+    image = np.zeros((1, 1, 2))
+    for values, dtype in (([0, 255], "uint8"), ([-1, 3], "int16"), ([0, 70_000], "int32"), ([0.0, 2.0], "uint8")):
+        assert volume_of({"image": image, "mask": np.array(values)[None, None]})["mask"].dtype == dtype

@@ -45,6 +45,13 @@ from dalirefurb.augment.stages.geometry import RandomRotation as RandomRotation
 from dalirefurb.augment.stages.mosaic import Mosaic as Mosaic
 from dalirefurb.augment.stages.resize import RandomResizedCrop as RandomResizedCrop
 from dalirefurb.augment.stages.resize import Resize as Resize
+from dalirefurb.augment.volumes.filters import RandomAffine3D as RandomAffine3D
+from dalirefurb.augment.volumes.filters import RandomContrast as RandomContrast
+from dalirefurb.augment.volumes.filters import RandomGamma as RandomGamma
+from dalirefurb.augment.volumes.filters import RandomGaussianNoise as RandomGaussianNoise
+from dalirefurb.augment.volumes.filters import RandomGaussianSmooth as RandomGaussianSmooth
+from dalirefurb.augment.volumes.filters import RandomLowResolution as RandomLowResolution
+from dalirefurb.augment.volumes.filters import nn_unet as nn_unet
 from dalirefurb.augment.volumes.output import VolumeOutput as VolumeOutput
 from dalirefurb.augment.volumes.stages import CenterCrop3D as CenterCrop3D
 from dalirefurb.augment.volumes.stages import RandomCrop3D as RandomCrop3D

@@ -24,7 +24,7 @@ from dalirefurb.augment.stage import Stage
 from dalirefurb.augment.stages.custom import HostStage
 from dalirefurb.augment.volumes.output import VolumeOutput
 from dalirefurb.augment.volumes.stages import VolumeStage
-from dalirefurb.augment.volumes.voxels import AFFINE, Voxels
+from dalirefurb.augment.volumes.voxels import AFFINE, Resampling, Smoothing, Voxels
 from dalirefurb.dali import Feed
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.inputs import InputBuilder
@@ -32,7 +32,7 @@ from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.kernels.host import StageRaised, generator
-from dalirefurb.kernels.volumes import show
+from dalirefurb.kernels.volumes import resample, show, smooth
 from dalirefurb.packed import Arrays, VolumeError, foreground_of, pack_volume, unpack, volume_of
 from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.reading.reader import Reader
@@ -86,6 +86,46 @@ class _Shown:
         self.write(made["image"], made.get("mask"))
         return made
 
+    def carried_on(self) -> dict[str, NDArray[Any]]:
+        """Do what is to be done with all that is shown; return the result as a volume of its own."""
+        then = self.voxels.then
+        if isinstance(then, Resampling):
+            return self._resampled(then)
+        made = self.made()
+        if isinstance(then, Smoothing):
+            smooth(made["image"], then.sigma)
+        elif then is not None:
+            shape = made["image"].shape
+            made["image"] = np.ascontiguousarray(then(made["image"]), np.float32)
+            if made["image"].shape != shape:
+                raise LoaderError(
+                    f"what a stage of volumes computes must have the shape of its image, {shape}, but has "
+                    f"{made['image'].shape}: resample, or crop, to make another one"
+                )
+        return made
+
+    def _resampled(self, to: Resampling) -> dict[str, NDArray[Any]]:
+        """Return what a map leads to; of what other stages have changed no more is made than that."""
+        voxels, begin, made = self.voxels, (0, 0, 0), self.volume
+        full = tuple(voxels.shape)
+        if voxels.moved or voxels.steps:
+            corners = np.array(list(np.ndindex(2, 2, 2))) * (np.array(to.shape) - 1)
+            reached = corners @ to.matrix[:, :3].T + to.matrix[:, 3]
+            first = np.clip(np.floor(reached.min(axis=0)).astype(np.int64) - 1, 0, np.array(full) - 1)
+            stop = np.clip(np.floor(reached.max(axis=0)).astype(np.int64) + 3, first + 1, full)
+            if not voxels.padded:  # Else there are two fills.
+                begin = tuple(first.tolist())
+                voxels.crop(begin, tuple((stop - first).tolist()))
+            made = self.made()
+        image = np.empty((len(made["image"]), *to.shape), np.float32)
+        for channel, result in zip(made["image"], image, strict=True):
+            resample(channel, begin, full, to, result)
+        if "mask" not in made:
+            return {"image": image}
+        mask = np.empty(to.shape, made["mask"].dtype)
+        resample(made["mask"], begin, full, to, mask)
+        return {"image": image, "mask": mask}
+
     def write(
         self, image: NDArray[Any], mask: NDArray[Any] | None, last: Sequence[tuple[int, float, float]] = ()
     ) -> None:
@@ -123,6 +163,8 @@ def _through(stages: Sequence[Stage], volume: Arrays, drawn: Drawn, sample: int)
         if stage.begins_anew(shown.voxels):
             shown = _Shown(shown.made())
         stage.change(shown.voxels, uniforms)
+        if shown.voxels.then is not None:
+            shown = _Shown(shown.carried_on())
     return shown
 
 

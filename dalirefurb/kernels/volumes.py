@@ -1,4 +1,4 @@
-"""The kernel of volumes: copies what is shown of one, line by line, and changes its values on the way.
+"""Kernels of volumes: one copies what is shown, line by line, and changes values on the way; two look at neighbours.
 
 Values are changed one step after the other, in single precision, so that they are the same whether all steps are done
 in one go or some of them before, and cached.
@@ -6,6 +6,7 @@ in one go or some of them before, and cached.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.volumes.voxels import AFFINE, Voxels
+from dalirefurb.augment.volumes.voxels import AFFINE, Resampling, Voxels
 
 
 def show(volume: NDArray[Any], voxels: Voxels, fill: float, steps: NDArray[np.float32], out: NDArray[Any]) -> None:
@@ -90,3 +91,132 @@ def _show(volume: Any, start: Any, strides: Any, within: Any, fill: Any, steps: 
                 else:
                     for x in range(begin, end):
                         line[np.uint64(x)] = min(max(line[np.uint64(x)], one), other)
+
+
+def resample(
+    volume: NDArray[Any], begin: tuple[int, ...], full: tuple[int, ...], to: Resampling, out: NDArray[Any]
+) -> None:
+    """Take what a map leads to from one channel: values linearly between voxels, of labels those of the nearest.
+
+    Args:
+        volume: Values, or labels, C-contiguous (d, h, w): all of what is shown, or a part that has all that is needed.
+        begin: Where the part begins.
+        full: Shape of all of it.
+        to: What is wanted of it.
+        out: Values of the result, float32; or labels, of the type of the volume's, to be written.
+    """
+    compiled = compile_resample(str(volume.dtype), str(out.dtype))
+    begins, sides = np.array([begin, full], np.int64)
+    compiled(volume, begins, sides, np.ascontiguousarray(to.matrix), np.float32(to.fill), out)
+
+
+@cache
+def compile_resample(kind: str, made: str) -> Callable[..., None]:
+    """Compile what does it, or load what was compiled before, once in a process."""
+    from numba import types
+
+    from dalirefurb.kernels.llvm import kept
+
+    volume, sides = types.Array(getattr(types, kind), 3, "C", readonly=True), types.int64[::1]
+    arguments = sides, sides, types.float64[:, ::1], types.float32, getattr(types, made)[:, :, ::1]
+    return kept(_linear if made == "float32" else _nearest, types.void(volume, *arguments))
+
+
+def _nearest(volume: Any, begin: Any, sides: Any, matrix: Any, fill: Any, out: Any) -> None:
+    for z in range(out.shape[0]):
+        for y in range(out.shape[1]):
+            for x in range(out.shape[2]):
+                row = matrix[0, 0] * z + matrix[0, 1] * y + matrix[0, 2] * x + matrix[0, 3]
+                column = matrix[1, 0] * z + matrix[1, 1] * y + matrix[1, 2] * x + matrix[1, 3]
+                place = matrix[2, 0] * z + matrix[2, 1] * y + matrix[2, 2] * x + matrix[2, 3]
+                i, j, k = np.floor(row + 0.5), np.floor(column + 0.5), np.floor(place + 0.5)
+                if 0 <= i < sides[0] and 0 <= j < sides[1] and 0 <= k < sides[2]:
+                    out[z, y, x] = volume[np.int64(i) - begin[0], np.int64(j) - begin[1], np.int64(k) - begin[2]]
+                else:
+                    out[z, y, x] = 0
+
+
+def _linear(volume: Any, begin: Any, sides: Any, matrix: Any, fill: Any, out: Any) -> None:
+    depth, height, width = volume.shape
+    for z in range(out.shape[0]):
+        for y in range(out.shape[1]):
+            for x in range(out.shape[2]):
+                row = matrix[0, 0] * z + matrix[0, 1] * y + matrix[0, 2] * x + matrix[0, 3]
+                column = matrix[1, 0] * z + matrix[1, 1] * y + matrix[1, 2] * x + matrix[1, 3]
+                place = matrix[2, 0] * z + matrix[2, 1] * y + matrix[2, 2] * x + matrix[2, 3]
+                first, second, third = np.floor(row), np.floor(column), np.floor(place)
+                if not (-1 <= first < sides[0] and -1 <= second < sides[1] and -1 <= third < sides[2]):
+                    out[z, y, x] = fill
+                    continue
+                down, along, across = np.float32(row - first), np.float32(column - second), np.float32(place - third)
+                i, j, k = np.int64(first) - begin[0], np.int64(second) - begin[1], np.int64(third) - begin[2]
+                total = np.float32(0)
+                for corner in range(8):
+                    one, two, three = corner >> 2, corner >> 1 & 1, corner & 1
+                    weight = down if one else np.float32(1) - down
+                    weight *= along if two else np.float32(1) - along
+                    weight *= across if three else np.float32(1) - across
+                    value = fill
+                    if 0 <= i + one < depth and 0 <= j + two < height and 0 <= k + three < width:
+                        value = np.float32(volume[np.uint64(i + one), np.uint64(j + two), np.uint64(k + three)])
+                    total += weight * value
+                out[z, y, x] = total
+
+
+_REACH = 4
+"""Standard deviations where a Gaussian filter ends."""
+
+
+def smooth(image: NDArray[np.float32], sigma: float) -> None:
+    """Blur an image (C, D, H, W) in place, along one axis after the other; beyond its borders it is mirrored."""
+    reach = int(_REACH * sigma + 0.5)
+    weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
+    weights = (weights / weights.sum()).astype(np.float32)
+    compiled, room = compile_smooth(), np.empty_like(image[0])
+    for channel in image:
+        for axis, side in enumerate(channel.shape):
+            places = np.pad(np.arange(side), reach, mode="symmetric").astype(np.int64)
+            # The one before is done with: what is blurred along an axis goes there.
+            room[...] = channel
+            rows = (math.prod(channel.shape[:axis]), side, math.prod(channel.shape[axis + 1 :]))
+            compiled(room.reshape(rows), weights, places, channel.reshape(rows))
+
+
+@cache
+def compile_smooth() -> Callable[..., None]:
+    """Compile what does it, or load what was compiled before, once in a process."""
+    from numba import types
+
+    from dalirefurb.kernels.llvm import kept
+
+    whole = types.Array(types.float32, 3, "C", readonly=True)
+    weights, places = (types.Array(each, 1, "C", readonly=True) for each in (types.float32, types.int64))
+    return kept(_smooth, types.void(whole, weights, places, types.float32[:, :, ::1]))
+
+
+def _smooth(image: Any, weights: Any, places: Any, out: Any) -> None:
+    """Blur along the second axis; `places` has which element is where, the mirrored ones before and behind too."""
+    first, side, rest = image.shape
+    reach = weights.size // 2
+    for i in range(first):
+        if rest == 1:  # Elements lie side by side: but for those at the ends they need not be looked up.
+            inner = min(reach, side), max(side - reach, min(reach, side))
+            for j in range(side):
+                out[i, j, 0] = 0
+                for tap in range(0 if inner[0] <= j < inner[1] else weights.size):
+                    out[i, j, 0] += weights[tap] * image[i, np.uint64(places[j + tap]), 0]
+            for tap in range(weights.size):
+                weight = weights[tap]
+                for j in range(inner[0], inner[1]):
+                    out[i, np.uint64(j), 0] += weight * image[i, np.uint64(j + tap - reach), 0]
+            continue
+        for j in range(side):
+            line = out[i, j]
+            for tap in range(weights.size):
+                weight, source = weights[tap], image[i, np.uint64(places[j + tap])]
+                if tap == 0:
+                    for k in range(rest):
+                        line[k] = weight * source[k]
+                else:
+                    for k in range(rest):
+                        line[k] += weight * source[k]

@@ -284,8 +284,8 @@ def test_no_other_module_uses_what_is_private_to_somebody_else() -> None:
         and ast.unparse(node) not in ("os._exit", "sys._current_frames")  # They are documented, whatever their names.
     }
     assert not used, (
-        f"modules use {sorted(used)}: what is private to DALI is used in dalirefurb.dali.insides alone, with the reason "
-        f"and a test"
+        f"modules use {sorted(used)}: what is private to DALI is used in dalirefurb.dali.insides alone, with the "
+        f"reason and a test"
     )
 
 

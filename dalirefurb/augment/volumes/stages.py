@@ -73,8 +73,13 @@ def volume_shape(name: str, given: object) -> Shape:
     return depth, height, width
 
 
-def _probability(stage: Any) -> float:
-    return number(f"{stage.name}: probability", stage.probability, "in 0..1", lambda p: 0 <= p <= 1, "pass a share")
+def check_probability(stage: Any, name: str = "probability") -> None:
+    """Refuse what is no probability.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    number(f"{stage.name}: {name}", getattr(stage, name), "in 0..1", lambda p: 0 <= p <= 1, "pass a share")
 
 
 @dataclass(frozen=True)
@@ -127,20 +132,21 @@ class RandomCrop3D(VolumeStage):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", volume_shape(f"{self.name}: size", self.size))
-        wanted, remedy = "in 0..1", "pass a share of the windows"
-        number(f"{self.name}: foreground", self.foreground, wanted, lambda p: 0 <= p <= 1, remedy)
+        check_probability(self, "foreground")
 
     def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
         """Show the window."""
+        voxels.crop(self.drawn_start(voxels, uniforms), self.size, self.fill)
+
+    def drawn_start(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> tuple[int, ...]:
+        """Return where the window begins, by the first four of some uniforms; below 0 where a volume is smaller."""
         rooms = [there - side for there, side in zip(voxels.shape, self.size, strict=True)]
-        starts = [int(place * (room + 1)) for place, room in zip(uniforms[1:].tolist(), rooms, strict=True)]
+        starts = [int(place * (room + 1)) for place, room in zip(uniforms[1:4].tolist(), rooms, strict=True)]
         if uniforms[0] < self.foreground and len(foreground := voxels.foreground()):
             centre = foreground[int(uniforms[1] * len(foreground))].tolist()
             starts = [place - side // 2 for place, side in zip(centre, self.size, strict=True)]
-        starts = [
-            min(max(start, 0), room) if room >= 0 else room // 2 for start, room in zip(starts, rooms, strict=True)
-        ]
-        voxels.crop(tuple(starts), self.size, self.fill)
+        pairs = zip(starts, rooms, strict=True)
+        return tuple(min(max(start, 0), room) if room >= 0 else room // 2 for start, room in pairs)
 
     def begins_anew(self, voxels: Voxels) -> bool:
         """Tell whether another crop has filled something, or the foreground is elsewhere now."""
@@ -165,7 +171,7 @@ class RandomFlip3D(VolumeStage):
         known = {*given} <= {0, 1, 2} and 0 < len(given) == len({*given})
         require(known, f"{self.name}: axes", "some of 0, 1, 2", self.axes, "pass such as (0, 1)")
         object.__setattr__(self, "axes", given)
-        _probability(self)
+        check_probability(self)
 
     @property
     def num_uniforms(self) -> int:  # type: ignore[override]
@@ -200,7 +206,7 @@ class RandomRotate90(VolumeStage):
         known = isinstance(self.axes, tuple) and len(self.axes) == 2 == len({*self.axes} & {0, 1, 2})
         require(known, f"{self.name}: axes", "two of 0, 1, 2", self.axes, "pass such as (1, 2)")
         integer(f"{self.name}: most", self.most, 1, 3, "pass 3 for any of them")
-        _probability(self)
+        check_probability(self)
 
     def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
         """Turn it, if that is drawn."""
@@ -250,7 +256,7 @@ class RandomScaleIntensity(VolumeStage):
 
     def __post_init__(self) -> None:
         number(f"{self.name}: factor", self.factor, "above 0", lambda each: 0 < each < 1e6, "0.1 is usual")
-        _probability(self)
+        check_probability(self)
 
     def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
         """Multiply, if that is drawn."""
@@ -274,7 +280,7 @@ class RandomShiftIntensity(VolumeStage):
 
     def __post_init__(self) -> None:
         number(f"{self.name}: offset", self.offset, "above 0", lambda each: 0 < each < 1e6, "0.1 is usual for 0 .. 1")
-        _probability(self)
+        check_probability(self)
 
     def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
         """Add, if that is drawn."""

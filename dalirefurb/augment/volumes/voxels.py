@@ -12,11 +12,43 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.errors import ConfigurationError
+
 AFFINE, CLIP = 0, 1
 """What a step does to values: multiply and add, or limit."""
 
 Shape = tuple[int, int, int]
 """Depth, height and width in voxels."""
+
+
+Function = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+"""Makes other values of those of an image, (C, D, H, W), which it may change; of the same shape."""
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """What is shown where it does not go along the axes.
+
+    Attributes:
+        matrix: Map from voxels of the result to those of what is shown, whose centres are whole numbers, (3, 4).
+        shape: Shape of the result.
+        fill: Value where there is nothing.
+    """
+
+    matrix: NDArray[np.float64]
+    shape: Shape
+    fill: float
+
+
+@dataclass(frozen=True)
+class Smoothing:
+    """What is shown as through a Gaussian filter.
+
+    Attributes:
+        sigma: Its standard deviation in voxels.
+    """
+
+    sigma: float
 
 
 @dataclass
@@ -36,6 +68,7 @@ class Voxels:
         single: Whether values are in single precision from here on, whatever they are in the volume.
         steps: What becomes of values, in single precision, one after the other: (`AFFINE`, factor, summand) or
             (`CLIP`, least, most).
+        then: What is done with all that is shown, before any other stage goes on; None: nothing.
     """
 
     source: Shape
@@ -49,6 +82,7 @@ class Voxels:
     filled_after: int = 0
     single: bool = False
     steps: list[tuple[int, float, float]] = field(default_factory=list)
+    then: Resampling | Smoothing | Function | None = None
 
     def __post_init__(self) -> None:
         self.shape, self.limits = [*self.source], [(0, side) for side in self.source]
@@ -102,6 +136,26 @@ class Voxels:
         self.single = True
         if (factor, summand) != (1.0, 0.0):
             self.steps.append((AFFINE, factor, summand))
+
+    def resample(self, matrix: NDArray[np.float64], shape: Shape, fill: float = 0.0) -> None:
+        """Show what a map leads to: values linearly between voxels, labels of the nearest ones; see `Resampling`."""
+        self._do(Resampling(np.asarray(matrix, np.float64), shape, fill))
+
+    def smooth(self, sigma: float) -> None:
+        """Blur the image's values; beyond the borders they are mirrored."""
+        self._do(Smoothing(sigma))
+
+    def compute(self, function: Function) -> None:
+        """Have a function make other values of the image's."""
+        self._do(function)
+
+    def _do(self, what: Resampling | Smoothing | Function) -> None:
+        if self.then is not None:
+            raise ConfigurationError(
+                "a stage of volumes must resample, smooth or compute once at most, and as the last thing that it does: "
+                "make two stages of it"
+            )
+        self.single, self.then = True, what
 
     def clip(self, least: float, most: float) -> None:
         """Limit the image's values."""

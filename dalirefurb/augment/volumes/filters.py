@@ -1,0 +1,299 @@
+"""Stages of volumes that look at more than one voxel, or at all of them: what nnU-Net trains with, and what it costs.
+
+All that is shown by then is made before, in single precision, so they belong behind a crop.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.volumes.stages import (
+    RandomCrop3D,
+    RandomFlip3D,
+    RandomScaleIntensity,
+    VolumeStage,
+    check_probability,
+)
+from dalirefurb.augment.volumes.voxels import Voxels
+from dalirefurb.checks import Interval, interval, number, require
+
+_AXES = 3
+
+
+@dataclass(frozen=True)
+class RandomAffine3D(RandomCrop3D):
+    """Cut a window out at random, turned by any angles, and larger or smaller than in the volume.
+
+    Its voxels are taken from where the volume is cached, so that nothing needs to be cut out larger before.
+
+    Attributes:
+        degrees: The most by which it is turned around each axis, either way.
+        scale: Between which factors the size of what is in the window is, drawn uniformly; above 1 it is larger.
+        turned: Probability that it is turned.
+        scaled: Probability that it is of another size.
+    """
+
+    degrees: float = 30.0
+    scale: Interval = (0.7, 1.4)
+    turned: float = 0.2
+    scaled: float = 0.2
+    name: str = "affine"
+
+    num_uniforms: ClassVar[int] = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(f"{self.name}: degrees", self.degrees, "in 0..180", lambda each: 0 <= each <= 180, "30 is usual")
+        object.__setattr__(self, "scale", _factors(self, "scale", self.scale))
+        check_probability(self, "turned")
+        check_probability(self, "scaled")
+
+    def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
+        """Show the window, which is a plain one unless something else is drawn."""
+        voxels.scale(1.0)
+        start = self.drawn_start(voxels, uniforms)
+        turned, scaled = uniforms[4] < self.turned, uniforms[8] < self.scaled
+        if not turned and not scaled:
+            voxels.crop(start, self.size, self.fill)
+            return
+        least, most = self.scale
+        matrix = np.eye(_AXES) / ((least + (most - least) * uniforms[9]) if scaled else 1.0)
+        for axis, drawn in enumerate(uniforms[5:8].tolist()):
+            angle = math.radians(self.degrees) * (2 * drawn - 1) * turned
+            one, other = (each for each in range(_AXES) if each != axis)
+            turn = np.eye(_AXES)
+            turn[[one, other], [one, other]] = math.cos(angle)
+            turn[one, other], turn[other, one] = -math.sin(angle), math.sin(angle)
+            matrix = matrix @ turn
+        middle = (np.array(self.size) - 1) / 2
+        voxels.resample(np.column_stack([matrix, middle + start - matrix @ middle]), self.size, self.fill)
+
+
+class _Sometimes(VolumeStage):
+    """A stage that changes all values of some images. The first uniform says of which."""
+
+    probability: float
+
+    def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
+        """Change them, if that is drawn."""
+        voxels.scale(1.0)
+        if uniforms[0] < self.probability:
+            self.go(voxels, uniforms[1:].tolist())
+
+    def go(self, voxels: Voxels, drawn: list[float]) -> None:
+        """Change the values, by the other uniforms."""
+        raise NotImplementedError
+
+
+def _factors(stage: Any, name: str, given: object, most: float = math.inf) -> Interval:
+    wanted, limit = f"two numbers, 0 < low <= high{'' if most == math.inf else f' <= {most:g}'}", most
+    return interval(f"{stage.name}: {name}", given, wanted, lambda a, b: 0 < a <= b <= limit, "pass such as (0.7, 1.0)")
+
+
+def _between(limits: Interval, drawn: float) -> float:
+    return limits[0] + (limits[1] - limits[0]) * drawn
+
+
+@dataclass(frozen=True)
+class RandomGaussianNoise(_Sometimes):
+    """Add noise to each value, drawn from a normal distribution.
+
+    Attributes:
+        std: The most that its standard deviation is; it is drawn uniformly from 0 on.
+        probability: Probability that it is done.
+    """
+
+    std: float = 0.1
+    probability: float = 0.1
+    name: str = "gaussian_noise"
+
+    num_uniforms: ClassVar[int] = 4
+
+    def __post_init__(self) -> None:
+        number(f"{self.name}: std", self.std, "above 0", lambda each: 0 < each < math.inf, "0.1 is usual for 0 .. 1")
+        check_probability(self)
+
+    def go(self, voxels: Voxels, drawn: list[float]) -> None:
+        """Add the noise of a generator whose key is drawn."""
+        std, *key = drawn
+        voxels.compute(partial(_noisy, std=self.std * std, key=(np.array(key) * 2**53).astype(np.uint64)))
+
+
+def _noisy(image: NDArray[np.float32], *, std: float, key: NDArray[np.uint64]) -> NDArray[np.float32]:
+    noise = np.random.Generator(np.random.Philox(key=key)).standard_normal(image.shape, np.float32)
+    noise *= np.float32(std)
+    image += noise
+    return image
+
+
+@dataclass(frozen=True)
+class RandomGaussianSmooth(_Sometimes):
+    """Blur an image by a Gaussian filter, mirrored at the borders and cut off at 4 standard deviations, as SciPy's.
+
+    Attributes:
+        sigma: Between which its standard deviation is, in voxels, drawn uniformly.
+        probability: Probability that it is done.
+    """
+
+    sigma: Interval = (0.5, 1.0)
+    probability: float = 0.2
+    name: str = "gaussian_smooth"
+
+    num_uniforms: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sigma", _factors(self, "sigma", self.sigma))
+        check_probability(self)
+
+    def go(self, voxels: Voxels, drawn: list[float]) -> None:
+        """Blur."""
+        voxels.smooth(_between(self.sigma, drawn[0]))
+
+
+@dataclass(frozen=True)
+class RandomContrast(_Sometimes):
+    """Move all values of a channel away from their mean, or towards it, within the limits that they had.
+
+    Attributes:
+        factor: Between which their distance is multiplied, drawn uniformly.
+        probability: Probability that it is done.
+    """
+
+    factor: Interval = (0.75, 1.25)
+    probability: float = 0.15
+    name: str = "contrast"
+
+    num_uniforms: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factor", _factors(self, "factor", self.factor))
+        check_probability(self)
+
+    def go(self, voxels: Voxels, drawn: list[float]) -> None:
+        """Move them."""
+        voxels.compute(partial(_contrasted, factor=_between(self.factor, drawn[0])))
+
+
+def _contrasted(image: NDArray[np.float32], *, factor: float) -> NDArray[np.float32]:
+    for channel in image:
+        mean, least, most = np.float32(channel.mean(dtype=np.float64)), channel.min(), channel.max()
+        channel -= mean
+        channel *= np.float32(factor)
+        channel += mean
+        np.clip(channel, least, most, out=channel)
+    return image
+
+
+@dataclass(frozen=True)
+class RandomGamma(_Sometimes):
+    """Raise all values of a channel, brought to 0 .. 1, to a power, and bring them back to mean and spread as before.
+
+    Attributes:
+        gamma: Between which the power is, drawn uniformly.
+        probability: Probability that it is done.
+        invert: Whether it is done to the values' negatives.
+    """
+
+    gamma: Interval = (0.7, 1.5)
+    probability: float = 0.3
+    invert: bool = False
+    name: str = "gamma"
+
+    num_uniforms: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gamma", _factors(self, "gamma", self.gamma))
+        require(isinstance(self.invert, bool), f"{self.name}: invert", "True, or False", self.invert, "choose one")
+        check_probability(self)
+
+    def go(self, voxels: Voxels, drawn: list[float]) -> None:
+        """Raise them."""
+        sign = -1 if self.invert else 1
+        voxels.compute(partial(_raised, gamma=_between(self.gamma, drawn[0]), sign=np.float32(sign)))
+
+
+def _raised(image: NDArray[np.float32], *, gamma: float, sign: np.float32) -> NDArray[np.float32]:
+    tiny = np.float32(1e-7)
+    for channel in image:
+        channel *= sign
+        before = np.float32(channel.mean(dtype=np.float64)), np.float32(channel.std(dtype=np.float64))
+        least = channel.min()
+        spread = channel.max() - least
+        channel -= least
+        channel /= spread + tiny
+        np.power(channel, np.float32(gamma), out=channel)
+        # That of 0 .. 1 to that of before; what is in between does not matter.
+        mean, std = np.float32(channel.mean(dtype=np.float64)), np.float32(channel.std(dtype=np.float64))
+        channel -= mean
+        channel *= before[1] / (std + tiny)
+        channel += before[0]
+        channel *= sign
+    return image
+
+
+@dataclass(frozen=True)
+class RandomLowResolution(_Sometimes):
+    """Show an image as if it had fewer voxels: the nearest of them, and values linearly between.
+
+    Attributes:
+        zoom: Between which share of the voxels along each axis is left, drawn uniformly, at most 1.
+        probability: Probability that it is done.
+    """
+
+    zoom: Interval = (0.5, 1.0)
+    probability: float = 0.25
+    name: str = "low_resolution"
+
+    num_uniforms: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "zoom", _factors(self, "zoom", self.zoom, 1.0))
+        check_probability(self)
+
+    def go(self, voxels: Voxels, drawn: list[float]) -> None:
+        """Leave voxels out, and fill up between the others."""
+        voxels.compute(partial(_coarse, zoom=_between(self.zoom, drawn[0])))
+
+
+def _coarse(image: NDArray[np.float32], *, zoom: float) -> NDArray[np.float32]:
+    sides = image.shape[1:]
+    fewer = [max(1, round(side * zoom)) for side in sides]
+    nearest = [((np.arange(few) + 0.5) * side / few).astype(np.int64) for side, few in zip(sides, fewer, strict=True)]
+    image = image[np.ix_(np.arange(len(image)), *nearest)]
+    for axis, (side, few) in enumerate(zip(sides, fewer, strict=True), 1):
+        places = np.clip((np.arange(side) + 0.5) * few / side - 0.5, 0, few - 1)
+        first = places.astype(np.int64)
+        share = (places - first).astype(np.float32).reshape(-1, *[1] * (_AXES - axis))
+        one, other = image.take(first, axis), image.take(np.minimum(first + 1, few - 1), axis)
+        other -= one
+        other *= share
+        image = one + other
+    return image
+
+
+def nn_unet(size: Any, *, foreground: float = 0.33) -> list[VolumeStage]:
+    """Return the stages that nnU-Net trains with, as far as they are known here, for volumes of mean 0 and spread 1.
+
+    Values are taken linearly between voxels where nnU-Net takes cubic splines (F. Isensee et al., nnU-Net, 2021).
+
+    Args:
+        size: Side of the windows in voxels, or their depth, height and width.
+        foreground: Share of the windows that are drawn around a voxel of the foreground.
+    """
+    return [
+        RandomAffine3D(size, foreground),
+        RandomGaussianNoise(math.sqrt(0.1)),
+        RandomGaussianSmooth(),
+        RandomScaleIntensity(0.25, 0.15),
+        RandomContrast(),
+        RandomLowResolution(),
+        RandomGamma(probability=0.1, invert=True, name="inverted_gamma"),
+        RandomGamma(),
+        RandomFlip3D(),
+    ]

@@ -1,0 +1,225 @@
+"""Stages of volumes that look at several voxels do what SciPy and NumPy do, wherever what they look at is cached."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter, map_coordinates, zoom
+
+pytest.importorskip("numba")
+
+from dalirefurb import Loader, MemoryStore, Recipe, Refurbish, Volumes
+from dalirefurb.augment import (
+    RandomAffine3D,
+    RandomContrast,
+    RandomCrop3D,
+    RandomFlip3D,
+    RandomGamma,
+    RandomGaussianNoise,
+    RandomGaussianSmooth,
+    RandomLowResolution,
+    VolumeOutput,
+    VolumeStage,
+    Voxels,
+    Window,
+    nn_unet,
+)
+from dalirefurb.engine.volumes import _through
+from dalirefurb.errors import ConfigurationError, LoaderError
+from tests.volumes.reference import volumes
+
+SIZE = (9, 12, 10)
+
+
+def through(stages: list[Any], image: NDArray[Any], mask: NDArray[Any], *drawn: list[float]) -> Any:
+    named = [replace(stage, name=str(place)) for place, stage in enumerate(stages)]
+    uniforms = {f"{place}/uniforms": np.array(each) for place, each in enumerate(drawn)}
+    made = _through(named, {"image": image, "mask": mask}, uniforms, 0).made()
+    return made["image"], made["mask"]
+
+
+def volume(seed: int = 0, shape: tuple[int, ...] = (15, 14, 17), dtype: str = "float32") -> Any:
+    rng = np.random.default_rng(seed)
+    return rng.normal(0, 50, (2, *shape)).astype(dtype), rng.integers(0, 4, shape).astype(np.uint8)
+
+
+def matrix_of(drawn: list[float], degrees: float, scale: tuple[float, float]) -> NDArray[np.float64]:
+    """The turns around each axis, one after the other, and the size."""
+    made = np.eye(3) / (scale[0] + (scale[1] - scale[0]) * drawn[9])
+    for axis in range(3):
+        angle = np.radians(degrees) * (2 * drawn[5 + axis] - 1)
+        turn = np.eye(3)
+        one, other = [each for each in range(3) if each != axis]
+        turn[one, one] = turn[other, other] = np.cos(angle)
+        turn[one, other], turn[other, one] = -np.sin(angle), np.sin(angle)
+        made = made @ turn
+    return made
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("dtype", ["float32", "int16"])
+def test_a_window_is_turned_and_scaled_as_scipy_does(seed: int, dtype: str) -> None:
+    image, mask = volume(seed, dtype=dtype)
+    drawn = np.random.default_rng(seed).random(10).tolist()
+    stage = RandomAffine3D(SIZE, fill=7.0, turned=1.0, scaled=1.0, degrees=80, scale=(0.5, 1.6))
+    found, labels = through([stage], image, mask, drawn)
+    middle = (np.array(SIZE) - 1) / 2
+    rooms = [there - side for there, side in zip(mask.shape, SIZE, strict=True)]
+    start = [int(place * (room + 1)) for place, room in zip(drawn[1:4], rooms, strict=True)]
+    places = np.indices(SIZE).reshape(3, -1) - middle[:, None]
+    places = (matrix_of(drawn, 80, (0.5, 1.6)) @ places + (middle + start)[:, None]).reshape(3, *SIZE)
+    for channel, wanted in zip(found, image.astype(np.float64), strict=True):
+        expected = map_coordinates(wanted, places, order=1, mode="grid-constant", cval=7.0)
+        assert np.abs(channel - expected).max() < 1e-3
+    nearest = np.floor(places + 0.5).astype(int)
+    inside = ((nearest >= 0) & (nearest < np.array(mask.shape).reshape(3, 1, 1, 1))).all(axis=0)
+    expected = np.where(inside, mask[tuple(np.where(inside, nearest, 0))], 0)
+    assert (labels != expected).mean() < 0.002
+
+
+def test_unless_it_is_turned_or_scaled_a_window_is_a_crop() -> None:
+    image, mask = volume()
+    drawn = [0.9, 0.3, 0.6, 0.1, *[0.99] * 6]
+    found = through([RandomAffine3D(SIZE)], image, mask, drawn)
+    wanted = through([RandomCrop3D(SIZE)], image, mask, drawn[:4])
+    assert all(np.array_equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize(
+    "before", [[], [Window(-60, 60)], [RandomFlip3D()], [Window(-60, 60), RandomCrop3D((14, 11, 12))]]
+)
+def test_what_comes_before_is_made_as_far_as_it_is_seen_alone(
+    before: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the same as of all that is shown."""
+    image, mask = volume(3, (21, 20, 23), "int16")
+    stage = RandomAffine3D(SIZE, turned=1.0, scaled=1.0)
+    drawn = [np.random.default_rng(2).random(each.num_uniforms).tolist() for each in (*before, stage)]
+    found, labels = through([*before, stage], image, mask, *drawn)
+    whole, whole_mask = through(before, image, mask, *drawn[:-1]) if before else (image, mask)
+    wanted, wanted_labels = through([stage], whole, whole_mask, drawn[-1])
+    assert np.array_equal(found, wanted)
+    assert np.array_equal(labels, wanted_labels)
+
+
+@pytest.mark.parametrize("shape", [(15, 14, 17), (1, 1, 1), (2, 9, 3), (30, 1, 5)])
+def test_blur_is_scipys(shape: tuple[int, ...]) -> None:
+    image, mask = volume(1, shape)
+    for drawn in (0.0, 0.6, 0.999):
+        found, labels = through([RandomGaussianSmooth((0.5, 2.0), 1.0)], image, mask, [0.0, drawn])
+        sigma = 0.5 + 1.5 * drawn
+        wanted = np.stack([gaussian_filter(each.astype(np.float64), sigma) for each in image])
+        assert np.abs(found - wanted).max() < 1e-3
+        assert np.array_equal(labels, mask)
+
+
+def test_contrast_keeps_mean_and_limits_of_each_channel() -> None:
+    image, mask = volume(2, dtype="int16")
+    found, _ = through([RandomContrast((1.5, 1.5), 1.0)], image, mask, [0.0, 0.3])
+    for channel, given in zip(found, image.astype(np.float64), strict=True):
+        wanted = np.clip((given - given.mean()) * 1.5 + given.mean(), given.min(), given.max())
+        assert np.abs(channel - wanted).max() < 1e-3
+
+
+@pytest.mark.parametrize("invert", [False, True])
+def test_gamma_keeps_mean_and_spread_of_each_channel(invert: bool) -> None:
+    image, mask = volume(2)
+    found, _ = through([RandomGamma((0.7, 0.7), 1.0, invert)], image, mask, [0.0, 0.3])
+    sign = -1 if invert else 1
+    for channel, given in zip(found, sign * image.astype(np.float64), strict=True):
+        raised = ((given - given.min()) / np.ptp(given)) ** 0.7
+        wanted = sign * ((raised - raised.mean()) / raised.std() * given.std() + given.mean())
+        assert np.abs(channel - wanted).max() < 1e-2
+
+
+def test_noise_is_normal_and_the_samples_own() -> None:
+    image, mask = np.zeros((1, 40, 40, 40), np.float32), np.zeros((40, 40, 40), np.uint8)
+    one, again, other = (
+        through([RandomGaussianNoise(2.0, 1.0)], image, mask, [0.0, 0.5, key, 0.7])[0] for key in (0.1, 0.1, 0.2)
+    )
+    assert np.array_equal(one, again)
+    assert abs(float(one.std()) - 1) < 0.02
+    assert abs(float(one.mean())) < 0.02
+    assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.02
+
+
+def test_fewer_voxels_are_the_nearest_and_values_are_linear_between() -> None:
+    image, mask = volume(4)
+    found, _ = through([RandomLowResolution((0.6, 0.6), 1.0)], image, mask, [0.0, 0.5])
+    for channel, given in zip(found, image.astype(np.float64), strict=True):
+        fewer = [round(side * 0.6) for side in given.shape]
+        kept = [((np.arange(few) + 0.5) * side / few).astype(int) for side, few in zip(given.shape, fewer, strict=True)]
+        coarse = given[np.ix_(*kept)]
+        factors = [side / few for side, few in zip(given.shape, fewer, strict=True)]
+        wanted = zoom(coarse, factors, order=1, mode="nearest", grid_mode=True)
+        assert np.abs(channel - wanted).max() < 1e-3
+    same, _ = through([RandomLowResolution((1.0, 1.0), 1.0)], image, mask, [0.0, 0.5])
+    assert np.array_equal(same, image)
+
+
+def test_nn_unets_stages_serve_the_same_at_every_split_and_with_a_store() -> None:
+    given = volumes(6, least=12, most=20)
+    source = Volumes([image / 60 for image, _ in given], [mask for _, mask in given])
+    stages = [replace(stage, **often(stage)) for stage in nn_unet(SIZE)]
+    planner = Refurbish(6, batch_size=3, reuse_factor=1, seed=3)
+    served = []
+    for split in range(len(stages) + 1):
+        with Loader(source, Recipe(stages, VolumeOutput(SIZE), split), planner) as loader:
+            served.append([copy.deepcopy(batch) for _ in range(2) for batch in loader])
+    assert all(equal(each, served[0]) for each in served)
+    recipe, planner = Recipe(stages, VolumeOutput(SIZE), 6), Refurbish(6, batch_size=3, reuse_factor=3, seed=3)
+    made = []
+    for store in (None, MemoryStore()):
+        with Loader(source, recipe, planner, store) as loader:
+            made.append([copy.deepcopy(batch) for _ in range(4) for batch in loader])
+    assert equal(*made)
+    assert not equal(made[0][:2], served[0][:2])
+
+
+def often(stage: Any) -> dict[str, float]:
+    return {name: 0.6 for name in ("turned", "scaled", "probability") if hasattr(stage, name)}
+
+
+def equal(one: Any, other: Any) -> bool:
+    pairs = [pair for batches in zip(one, other, strict=True) for pair in zip(*batches, strict=True)]
+    return all(torch.equal(*pair) for pair in pairs)
+
+
+class Twice(VolumeStage):
+    name = "twice"
+
+    def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
+        voxels.smooth(1.0)
+        voxels.compute(np.negative)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"stage": "Twice"}
+
+
+class Cut(Twice):
+    def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
+        voxels.compute(lambda image: image[:, 1:])
+
+
+def test_what_a_stage_of_ones_own_cannot_do_is_refused() -> None:
+    image, mask = volume()
+    with pytest.raises(ConfigurationError, match="two stages"):
+        _through([Twice()], {"image": image, "mask": mask}, {}, 0)
+    with pytest.raises(LoaderError, match="shape"):
+        _through([Cut()], {"image": image, "mask": mask}, {}, 0)
+    for make in (
+        lambda: RandomAffine3D(8, degrees=200),
+        lambda: RandomAffine3D(8, scale=(1.2, 0.9)),
+        lambda: RandomLowResolution((0.5, 1.2)),
+        lambda: RandomGaussianSmooth((0, 1)),
+        lambda: RandomGamma(invert=1),  # type: ignore[arg-type]
+        lambda: RandomContrast(probability=2),
+    ):
+        with pytest.raises(ConfigurationError):
+            make()

@@ -34,6 +34,7 @@ _WANTED = {
     "SPDL": ["spdl==0.8.*"],
     "FFmpeg's libraries, for SPDL's decoder": ["--no-deps", "av"],
     "MONAI": ["--no-deps", "monai==1.6.*"],
+    "nibabel, for MONAI's volumes": ["nibabel==5.*"],
     "Kornia, on a GPU": ["kornia>=0.8"],
     "what Slipstream needs": [_TORCH, "numba==0.68.*", "litdata==0.2.*", "tqdm"],
     "Slipstream": ["--no-deps", "--no-cache-dir", f"visionlab-slipstream @ {_SLIPSTREAM}"],

@@ -40,6 +40,15 @@ WITH_OBJECTS, ANNOTATIONS = "with objects", "instances.json"
 MOSAIC = "mosaic of four"
 """Ends the name of a row that puts four photographs into one, with their boxes; see `mosaics`."""
 
+VOLUMES = "volumes"
+"""Ends the name of a row that serves cubes of volumes, with labels of their voxels; see `volumes`."""
+
+NIFTI, MASK = ".nii.gz", "_mask.nii.gz"
+"""Ends of the names of a volume and of its labels."""
+
+CUBES, HOUNSFIELD, REPLACED = 4, (-57, 164), 0.1
+"""Cubes of each volume; values that become 0 and 1; share of a window that is replaced after each round."""
+
 SHORTER = (260, 1040)
 """Pixels that torchvision's reference for segmentation resizes the shorter side to, least and most."""
 

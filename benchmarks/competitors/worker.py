@@ -20,8 +20,9 @@ from mosaics import ROWS as MOSAIC_ROWS
 from objects import ROWS as OBJECT_ROWS
 from rows import ROWS as IMAGE_ROWS
 from rows import Job, Row
+from volumes import ROWS as VOLUME_ROWS
 
-ROWS: dict[str, Row] = IMAGE_ROWS | MASKED_ROWS | MOSAIC_ROWS | OBJECT_ROWS
+ROWS: dict[str, Row] = IMAGE_ROWS | MASKED_ROWS | MOSAIC_ROWS | OBJECT_ROWS | VOLUME_ROWS
 
 _NAMED = (
     "torch",
@@ -31,6 +32,7 @@ _NAMED = (
     "pycocotools",
     "spdl",
     "monai",
+    "nibabel",
     "visionlab-slipstream",
     "ffcv",
     "numba",

@@ -1,7 +1,7 @@
 """MONAI with volumes: scan.nii.gz and scan_mask.nii.gz, of which several cubes are cropped at a time.
 
 Its transforms are those of Clara Train's and MONAI's examples, as its guide to fast training has them: what is not
-random comes first, the indices of foreground and background too, then `EnsureTyped` without what a `MetaTensor` tracks.
+random comes first, the indices of foreground and background too, and nothing tracks meta data.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ class CachedVolumesRow(VolumesRow):
     """A `CacheDataset`; its cached volumes are not copied, as nothing here changes them."""
 
     def settings(self, cores: int) -> list[Setting]:
-        """List a thread, and processes with it and without; threads as workers are not safe for random transforms."""
-        processes = {"workers": cores, "prefetch_factor": 2}
+        """List a thread, whose operations take one core or all, and processes.
+
+        Threads as workers are left out: random transforms are not safe in them, as MONAI says.
+        """
         return [
-            {"loader": "ThreadDataLoader", "workers": 0},
-            {"loader": "ThreadDataLoader", **processes},
-            {"loader": "DataLoader", **processes},
+            *({"loader": "ThreadDataLoader", "workers": 0, "threads": threads} for threads in dict.fromkeys((1, cores))),
+            {"loader": "DataLoader", "workers": cores, "prefetch_factor": 2},
         ]
 
     def made_ahead(self, setting: Setting) -> int:
@@ -110,8 +111,10 @@ class SmartCacheRow(CachedVolumesRow):
 
 def _loader(dataset: Any, job: Job, **arguments: Any) -> Any:
     """Make the loader that a setting names; a batch has all cubes of some volumes."""
+    import torch
     from monai.data import DataLoader, ThreadDataLoader
 
+    torch.set_num_threads(job.setting.get("threads", 1))
     make = ThreadDataLoader if job.setting.get("loader") == "ThreadDataLoader" else DataLoader
     if job.setting["workers"]:
         arguments["prefetch_factor"] = job.setting["prefetch_factor"]
@@ -123,17 +126,19 @@ def _items(job: Job) -> list[dict[str, str]]:
 
 
 def _transform(size: int) -> Any:
-    """Return what makes cubes of an item."""
+    """Return what makes cubes of an item; what a `MetaTensor` tracks would cost more than twice the time."""
     from monai import transforms as each
+    from monai.data import set_track_meta
 
+    set_track_meta(False)
     both, (low, high) = ["image", "label"], HOUNSFIELD
     return each.Compose(
         [
             each.LoadImaged(both),
-            each.EnsureChannelFirstd(both),
+            each.EnsureChannelFirstd(both, channel_dim="no_channel"),
             each.ScaleIntensityRanged("image", low, high, 0, 1, clip=True),
             each.FgBgToIndicesd("label", "_fg", "_bg"),
-            each.EnsureTyped(both, track_meta=False),
+            each.EnsureTyped(both),
             each.RandCropByPosNegLabeld(
                 both,
                 "label",

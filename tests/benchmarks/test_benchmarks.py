@@ -562,6 +562,19 @@ def test_masks_are_made_beside_photographs_and_loaded_with_them(folder, tmp_path
 
 
 @pytest.mark.weekly
+def test_scans_are_made_and_their_cubes_loaded(tmp_path, monkeypatch):
+    pytest.importorskip("numba")
+    pytest.importorskip("nibabel")
+    monkeypatch.setattr(experiment, "keep_memory", lambda: None)
+    written, printed = quick("volumes", tmp_path / "x.json", "--competitors", tmp_path / "python")
+    results = written["results"]
+    assert {each["contender"] for each in results["slices"]} == {"SmartCache", "Frozen", "Standard"}
+    found = [(each["name"], each["least"], each["bound"]) for each in results["claims"]]
+    assert found == [("SmartCache / Standard", 3, pytest.approx(8)), ("Frozen / SmartCache", None, None)]
+    assert "left out: competitors' environment: not there" in printed
+
+
+@pytest.mark.weekly
 def test_trainings_that_share_a_loader_are_compared_with_one(folder, tmp_path):
     written, printed = quick("broadcast", tmp_path / "x.json", "--data", folder)
     turns = written["results"]["turns"]

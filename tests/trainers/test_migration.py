@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.guides import SCRIPTS, Script, missing, run
@@ -15,6 +16,12 @@ from tests.pictures import write_folder
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for part, num_samples in (("train", 20), ("val", 9)):
         write_folder(tmp_path / "photos" / part, num_samples=num_samples)
+    for folder in ("scans", "masks"):
+        (tmp_path / folder).mkdir()
+    for number in range(10):
+        scan = np.random.default_rng(number).normal(0, 80, (36, 40, 34)).astype(np.int16)
+        np.save(tmp_path / "scans" / f"{number}.npy", scan)
+        np.save(tmp_path / "masks" / f"{number}.npy", (scan > 100).astype(np.uint8))
     monkeypatch.chdir(tmp_path)
 
 

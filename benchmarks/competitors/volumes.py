@@ -45,7 +45,10 @@ class CachedVolumesRow(VolumesRow):
         Threads as workers are left out: random transforms are not safe in them, as MONAI says.
         """
         return [
-            *({"loader": "ThreadDataLoader", "workers": 0, "threads": threads} for threads in dict.fromkeys((1, cores))),
+            *(
+                {"loader": "ThreadDataLoader", "workers": 0, "threads": threads}
+                for threads in dict.fromkeys((1, cores))
+            ),
             {"loader": "DataLoader", "workers": cores, "prefetch_factor": 2},
         ]
 

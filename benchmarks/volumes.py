@@ -40,12 +40,12 @@ from loaders import computed_share, settled
 
 from dalirefurb import Echo, Recipe, SmartCache, Standard, Volumes
 from dalirefurb.augment import (
+    IntensityWindow,
     RandomCrop3D,
     RandomFlip3D,
     RandomRotate90,
     RandomShiftIntensity,
     VolumeOutput,
-    Window,
 )
 from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
@@ -93,7 +93,7 @@ class Config:
     def recipe(self) -> Recipe:
         """Cache what was read; crop, and all that follows, afresh."""
         stages = [
-            Window(*HOUNSFIELD),
+            IntensityWindow(*HOUNSFIELD),
             RandomCrop3D(self.size, foreground=0.5),
             RandomFlip3D(),
             RandomRotate90(0.1),

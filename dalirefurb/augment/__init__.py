@@ -54,11 +54,11 @@ from dalirefurb.augment.volumes.filters import RandomLowResolution as RandomLowR
 from dalirefurb.augment.volumes.filters import nn_unet as nn_unet
 from dalirefurb.augment.volumes.output import VolumeOutput as VolumeOutput
 from dalirefurb.augment.volumes.stages import CenterCrop3D as CenterCrop3D
+from dalirefurb.augment.volumes.stages import IntensityWindow as IntensityWindow
 from dalirefurb.augment.volumes.stages import RandomCrop3D as RandomCrop3D
 from dalirefurb.augment.volumes.stages import RandomFlip3D as RandomFlip3D
 from dalirefurb.augment.volumes.stages import RandomRotate90 as RandomRotate90
 from dalirefurb.augment.volumes.stages import RandomScaleIntensity as RandomScaleIntensity
 from dalirefurb.augment.volumes.stages import RandomShiftIntensity as RandomShiftIntensity
 from dalirefurb.augment.volumes.stages import VolumeStage as VolumeStage
-from dalirefurb.augment.volumes.stages import Window as Window
 from dalirefurb.augment.volumes.voxels import Voxels as Voxels

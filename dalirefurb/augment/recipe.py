@@ -57,6 +57,12 @@ class Recipe(metaclass=TakesNumbers):
         object.__setattr__(self, "stages", tuple(stages))
         object.__setattr__(self, "output", output)
         for stage in stages:
+            inner = [each.name for each in getattr(stage, "inner", ()) if isinstance(each, VolumeStage)]
+            if inner:
+                raise ConfigurationError(
+                    f"{inner[0]!r} is a stage of volumes, which draws by itself whether it is done, but is inside of "
+                    f"{stage.name!r}: pass it alone, with its probability"
+                )
             if not isinstance(stage, HostStage) and isinstance(stage, VolumeStage) != self.volumes:
                 theirs, own = ("images", "volumes") if self.volumes else ("volumes", "images")
                 raise ConfigurationError(
@@ -92,7 +98,9 @@ class Recipe(metaclass=TakesNumbers):
                     f"stage behind the split, and not inside of another one, got {' > '.join(names)} and split "
                     f"{self.split}: pass split={stage.name!r}, or put what comes between elsewhere"
                 )
-        size = leaving(self.stages, None)
+        if isinstance(output, VolumeOutput):
+            _check_volumes(self.stages, output)
+        size = None if self.volumes else leaving(self.stages, None)
         if (self.encoded or size is not None) and size != output.sides:
             raise ConfigurationError(
                 f"the last stage must leave images of the output's size {output.sides_text}, "
@@ -305,6 +313,27 @@ def _partial_stages(stages: Sequence[Stage], split: int | str | None) -> int:
     wanted = f"a stage's name or a count of partial stages in 0..{len(names)}"
     require(holds, "split", wanted, count, f"the stages are {', '.join(names)}")
     return int(count)
+
+
+def _check_volumes(stages: Sequence[Stage], output: VolumeOutput) -> None:
+    """Refuse stages of volumes that cannot leave those of the output.
+
+    Raises:
+        ConfigurationError: If it is known that they do not.
+    """
+    shape = None
+    for stage in stages:
+        if isinstance(stage, HostStage) and stage.size is not None:
+            raise ConfigurationError(
+                f"{stage.name!r}: size is for images, got {stage.size}: leave it out, since a function of volumes may "
+                f"make any"
+            )
+        shape = stage.leaves(shape) if isinstance(stage, VolumeStage) else None
+    if shape is not None and shape != output.size:
+        raise ConfigurationError(
+            f"the last stage must leave volumes of the output's size {output.sides_text}, got "
+            f"{' x '.join(map(str, shape))}; end with a crop to that size"
+        )
 
 
 def _too_large(name: str, entered: Sizes, made: Sizes, max_pixels: int | None) -> tuple[int, str] | None:

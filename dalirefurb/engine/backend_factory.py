@@ -326,14 +326,19 @@ class BackendFactory:
             made.append(FinalKernels(builder, program, pool, buffers, mosaic=mosaic, slice_rows=slice_rows))
         return made
 
-    def build_volumes(self, builder: InputBuilder) -> tuple[VolumeRunner, FinalVolumes]:
-        """Return what carries out the parts of a recipe for volumes, given the builder of its inputs."""
+    def build_volumes(self, builder: InputBuilder, *, masked: bool) -> tuple[VolumeRunner, FinalVolumes]:
+        """Return what carries out the parts of a recipe for volumes, given the builder of its inputs.
+
+        Args:
+            builder: The builder.
+            masked: Whether there are labels of voxels.
+        """
         from dalirefurb.engine.volumes import FinalVolumes, VolumeRunner
 
         recipe = self._recipe
         pool = Background(self._num_threads, name="dalirefurb-volumes")
         self._pools.append(pool)
-        final = FinalVolumes(recipe, builder, pool, most_groups=self._depths.groups_made)
+        final = FinalVolumes(recipe, builder, pool, masked=masked, most_groups=self._depths.groups_made)
         return VolumeRunner(recipe.partial, pool), final
 
     def build_final(self, view: Recipe) -> PipelineRunner:

@@ -234,11 +234,14 @@ def assemble(
     builders = [InputBuilder(each, seed=planner.seed, entering=source.image_shape) for each in recipes]
     input_builder = builders[0]
     probes: PartialSizes | None = None
+    sample_bytes: int | None = None
     if recipe.volumes:
         from dalirefurb.engine.volumes import probed_sizes
 
+        if isinstance(store, DeviceStore):
+            raise ConfigurationError("a DeviceStore is for images, got a recipe for volumes: pass a MemoryStore")
         order = rng.permutation(len(source), planner.seed, "size probes")
-        probes = probed_sizes(order, reader, input_builder, recipe.partial)
+        sample_bytes, probes = probed_sizes(order, reader, input_builder, recipe.partial)
     spec: StoreSpec | None = None
     if store is not None:
         spec = store_spec(store, configuration, planner, reader, probes)
@@ -249,10 +252,7 @@ def assemble(
         stay = devices.partial == "gpu" and planner.feedback_lag is None
         devices = replace(devices, entering=devices.final, leaving="gpu" if stay else "cpu")
     cuda = cuda_device(device_store) if kernels == "cuda" else None
-    if recipe.volumes and device_store is not None:
-        raise ConfigurationError("volumes are cached in a computer's own memory or on disk: pass MemoryStore()")
     taken = Taken() if store is None or spec is None else store.takes(spec)
-    sample_bytes = None if probes is None else round(probes.mean_bytes)
     account = Account(configuration, planner.batch_size, devices, apart, spec, taken, sample_bytes)
     depths, needs = account.fitted(depths, prefetch)
     max_rows = depths.hits_per_group * planner.batch_size
@@ -281,7 +281,7 @@ def assemble(
     backend: ComputeBackend
     final_graph: Finishing | None = None
     if recipe.volumes:
-        runner, final_graph = factory.build_volumes(input_builder)
+        runner, final_graph = factory.build_volumes(input_builder, masked=len(source.volumes) > 1)
         backend = PartialBackend(input_builder, runner, Images.of, recipe.partial)
     elif partial_served:
         backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)

@@ -306,7 +306,9 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
         raise ConfigurationError(
             "AutoAssist looks at partial images, but split 0 caches encoded ones: use a split of 1 or more"
         )
-    if source.volumes != recipe.volumes:
+    if recipe.volumes and planner.feedback_lag is not None:
+        raise ConfigurationError("AutoAssist looks at partial images, but these are volumes: pass another planner")
+    if bool(source.volumes) != recipe.volumes:
         raise ConfigurationError(
             "the source has volumes, but the recipe is for images: end it with a VolumeOutput"
             if source.volumes

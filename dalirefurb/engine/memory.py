@@ -67,7 +67,7 @@ class Account:
         apart: Whether the parts are apart, see `Configuration.apart`.
         spec: What the store is going to be opened for, which knows the mean size where sizes vary; None without one.
         store: Bytes that the store takes when it is opened.
-        sample_bytes: Bytes of a volume on its way; None: samples are images, of which more is known.
+        sample_bytes: Bytes of a volume as it is read; None: samples are images, of which more is known.
     """
 
     configuration: Configuration

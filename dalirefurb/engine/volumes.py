@@ -24,7 +24,7 @@ from dalirefurb.augment.stage import Stage
 from dalirefurb.augment.stages.custom import HostStage
 from dalirefurb.augment.volumes.output import VolumeOutput
 from dalirefurb.augment.volumes.stages import VolumeStage
-from dalirefurb.augment.volumes.voxels import AFFINE, Resampling, Smoothing, Voxels
+from dalirefurb.augment.volumes.voxels import AFFINE, AXES, Function, Shape, Voxels
 from dalirefurb.dali import Feed
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.inputs import InputBuilder
@@ -32,13 +32,14 @@ from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.kernels.host import StageRaised, generator
-from dalirefurb.kernels.volumes import resample, show, smooth
-from dalirefurb.packed import Arrays, VolumeError, foreground_of, pack_volume, unpack, volume_of
+from dalirefurb.kernels.volumes import gather, resample, smooth
+from dalirefurb.packed import Arrays, unpack
 from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.reading.reader import Reader
+from dalirefurb.source.volume_arrays import FOREGROUND, IMAGE, MASK, chosen, foreground_of, pack_volume, volume_of
 from dalirefurb.system.threads import Background
 
-_PROBES = 8
+_PROBES = 4
 """Volumes that are read to tell how large partial ones are."""
 
 Drawn = Mapping[str, Any]
@@ -62,109 +63,127 @@ class VolumeBatch:
         return VolumeBatch(self.images[rows], None if self.masks is None else self.masks[rows])
 
 
-class _Shown:
-    """What stages have made of a volume: the volume, and what is shown of it."""
+class Shown(Voxels):
+    """What stages have made of a volume, so far.
+
+    Args:
+        volume: The volume, with the labels of its voxels if there are any.
+
+    Attributes:
+        volume: What was made last; the rest is said of this.
+    """
 
     def __init__(self, volume: Arrays) -> None:
-        self.volume = volume
-        _, depth, height, width = volume["image"].shape
-        self.voxels = Voxels((depth, height, width), self._foreground)
+        self._take(volume)
 
-    def _foreground(self) -> NDArray[np.int32]:
-        if "foreground" in self.volume:
-            return self.volume["foreground"]
-        return foreground_of(self.volume["mask"]) if "mask" in self.volume else np.empty((0, 3), np.int32)
+    def _take(self, volume: Arrays) -> None:
+        """Go on from a volume."""
+        self.volume = volume
+        _, depth, height, width = volume[IMAGE].shape
+        self._begin((depth, height, width))
+
+    def foreground(self) -> NDArray[np.int32]:
+        """List some voxels of what is shown whose label is above 0."""
+        if self.moved:
+            self.make()
+        if FOREGROUND not in self.volume:
+            listed = foreground_of(self.volume[MASK]) if MASK in self.volume else np.empty((0, AXES), np.int32)
+            self.volume = {**self.volume, FOREGROUND: listed}
+        return self.volume[FOREGROUND]
 
     def made(self) -> dict[str, NDArray[Any]]:
         """Return what is shown, as a volume of its own; views, if nothing was changed."""
-        voxels, given = self.voxels, {name: self.volume[name] for name in ("image", "mask") if name in self.volume}
-        if not voxels.moved and not voxels.single:
+        given = {name: self.volume[name] for name in (IMAGE, MASK) if name in self.volume}
+        if not self.moved and not self.single:
             return given
-        dtype = np.dtype(np.float32) if voxels.single else given["image"].dtype
-        made = {name: np.empty((*each.shape[:-3], *voxels.shape), each.dtype) for name, each in given.items()}
-        made["image"] = made["image"].astype(dtype, copy=False)
-        self.write(made["image"], made.get("mask"))
-        return made
-
-    def carried_on(self) -> dict[str, NDArray[Any]]:
-        """Do what is to be done with all that is shown; return the result as a volume of its own."""
-        then = self.voxels.then
-        if isinstance(then, Resampling):
-            return self._resampled(then)
-        made = self.made()
-        if isinstance(then, Smoothing):
-            smooth(made["image"], then.sigma)
-        elif then is not None:
-            shape = made["image"].shape
-            made["image"] = np.ascontiguousarray(then(made["image"]), np.float32)
-            if made["image"].shape != shape:
-                raise LoaderError(
-                    f"what a stage of volumes computes must have the shape of its image, {shape}, but has "
-                    f"{made['image'].shape}: resample, or crop, to make another one"
-                )
-        return made
-
-    def _resampled(self, to: Resampling) -> dict[str, NDArray[Any]]:
-        """Return what a map leads to; of what other stages have changed no more is made than that."""
-        voxels, begin, made = self.voxels, (0, 0, 0), self.volume
-        full = tuple(voxels.shape)
-        if voxels.moved or voxels.steps:
-            corners = np.array(list(np.ndindex(2, 2, 2))) * (np.array(to.shape) - 1)
-            reached = corners @ to.matrix[:, :3].T + to.matrix[:, 3]
-            first = np.clip(np.floor(reached.min(axis=0)).astype(np.int64) - 1, 0, np.array(full) - 1)
-            stop = np.clip(np.floor(reached.max(axis=0)).astype(np.int64) + 3, first + 1, full)
-            if not voxels.padded:  # Else there are two fills.
-                begin = tuple(first.tolist())
-                voxels.crop(begin, tuple((stop - first).tolist()))
-            made = self.made()
-        image = np.empty((len(made["image"]), *to.shape), np.float32)
-        for channel, result in zip(made["image"], image, strict=True):
-            resample(channel, begin, full, to, result)
-        if "mask" not in made:
-            return {"image": image}
-        mask = np.empty(to.shape, made["mask"].dtype)
-        resample(made["mask"], begin, full, to, mask)
-        return {"image": image, "mask": mask}
+        whole = not self.padded or _holds(given[IMAGE].dtype, self.fill)
+        dtype = given[IMAGE].dtype if whole and not self.single else np.dtype(np.float32)
+        shape: tuple[int, ...] = tuple(self.shape)
+        image = np.empty((len(given[IMAGE]), *shape), dtype)
+        mask = np.empty(shape, given[MASK].dtype) if MASK in given else None
+        self.write(image, mask)
+        return {IMAGE: image} if mask is None else {IMAGE: image, MASK: mask}
 
     def write(
         self, image: NDArray[Any], mask: NDArray[Any] | None, last: Sequence[tuple[int, float, float]] = ()
     ) -> None:
         """Write what is shown, when further steps are done: its values, (C, D, H, W), and its labels."""
-        steps = np.array([*self.voxels.steps, *last], np.float32).reshape(-1, 3)
-        fill = np.float32(self.voxels.fill)
-        for kind, one, other in steps[self.voxels.filled_after :]:
+        steps = np.array([*self.steps, *last], np.float32).reshape(-1, 3)
+        fill = np.float32(self.fill)
+        for kind, one, other in steps[self.filled_after :]:
             fill = fill * one + other if kind == AFFINE else min(max(fill, one), other)
-        if image.dtype.kind in "iu" and self.voxels.padded:
-            limits = np.iinfo(image.dtype)
-            if fill != np.rint(fill) or not limits.min <= fill <= limits.max:
-                raise LoaderError(
-                    f"a crop's fill must be a value of the volumes, which are {image.dtype}, got {fill}: pass such as "
-                    f"fill={limits.min}"
-                )
-        for channel, made in zip(self.volume["image"], image, strict=True):
-            show(channel, self.voxels, float(fill), steps, made)
+        for channel, made in zip(self.volume[IMAGE], image, strict=True):
+            gather(channel, self, float(fill), steps, made)
         if mask is not None:
-            show(self.volume["mask"], self.voxels, 0.0, steps[:0], mask)
+            gather(self.volume[MASK], self, 0.0, steps[:0], mask)
+
+    def make(self) -> None:
+        """Make all that is shown."""
+        self._take(self.made())
+
+    def smooth(self, sigma: float) -> None:
+        """Blur the image's values."""
+        self.single = True
+        made = self.made()
+        smooth(made[IMAGE], sigma)
+        self._take(made)
+
+    def compute(self, function: Function) -> None:
+        """Have a function make other values."""
+        self.single = True
+        made = self.made()
+        shape = made[IMAGE].shape
+        made[IMAGE] = np.ascontiguousarray(function(made[IMAGE]), np.float32)
+        if made[IMAGE].shape != shape:
+            raise LoaderError(
+                f"what a stage of volumes computes must have the shape of its image, {shape}, but has "
+                f"{made[IMAGE].shape}: crop, or resample, to make another one"
+            )
+        self._take(made)
+        self.single = True
+
+    def resample(self, matrix: NDArray[np.float64], shape: Shape, fill: float = 0.0) -> None:
+        """Show what a map leads to; of what other stages have changed no more is made than that."""
+        matrix, begin, made = np.asarray(matrix, np.float64), (0, 0, 0), self.volume
+        full = tuple(self.shape)
+        if self.moved or self.steps:
+            corners = np.array(list(np.ndindex(2, 2, 2))) * (np.array(shape) - 1)
+            reached = corners @ matrix[:, :AXES].T + matrix[:, AXES]
+            first = np.clip(np.floor(reached.min(axis=0)).astype(np.int64) - 1, 0, np.array(full) - 1)
+            stop = np.clip(np.floor(reached.max(axis=0)).astype(np.int64) + 3, first + 1, full)
+            if not self.padded:  # Else there are two fills.
+                begin = tuple(first.tolist())
+                self.crop(begin, tuple((stop - first).tolist()))
+            made = self.made()
+        image = np.empty((len(made[IMAGE]), *shape), np.float32)
+        for channel, result in zip(made[IMAGE], image, strict=True):
+            resample(channel, begin, full, matrix, fill, result)
+        volume = {IMAGE: image}
+        if MASK in made:
+            volume[MASK] = np.empty(shape, made[MASK].dtype)
+            resample(made[MASK], begin, full, matrix, 0.0, volume[MASK])
+        self._take(volume)
 
 
-def _through(stages: Sequence[Stage], volume: Arrays, drawn: Drawn, sample: int) -> _Shown:
+def _holds(dtype: np.dtype[Any], fill: float) -> bool:
+    """Tell whether a type has a number."""
+    return dtype.kind == "f" or (fill == np.rint(fill) and np.iinfo(dtype).min <= fill <= np.iinfo(dtype).max)
+
+
+def _through(stages: Sequence[Stage], volume: Arrays, drawn: Drawn, sample: int) -> Shown:
     """Carry stages out on a volume, with its random numbers of each.
 
     Raises:
         StageRaised: If a function of the user's raised an error, or makes no volume.
     """
-    shown = _Shown(volume)
+    shown = Shown(volume)
     for stage in stages:
         uniforms = np.asarray(drawn.get(f"{stage.name}/uniforms", ()), np.float64)
         if isinstance(stage, HostStage):
-            shown = _Shown(_called(stage, shown.made(), uniforms, sample))
-            continue
-        assert isinstance(stage, VolumeStage)
-        if stage.begins_anew(shown.voxels):
-            shown = _Shown(shown.made())
-        stage.change(shown.voxels, uniforms)
-        if shown.voxels.then is not None:
-            shown = _Shown(shown.carried_on())
+            shown = Shown(_called(stage, shown.made(), uniforms, sample))
+        else:
+            assert isinstance(stage, VolumeStage)
+            stage.change(shown, uniforms)
     return shown
 
 
@@ -173,12 +192,10 @@ def _called(stage: HostStage, volume: Arrays, uniforms: NDArray[np.float64], sam
     given: Any = {name: each.copy() for name, each in volume.items()}
     try:
         function: Callable[..., Any] = stage.function
-        made = volume_of(function(given, generator(uniforms)) if stage.num_uniforms else function(given))
-        if made.keys() != volume.keys():
-            raise VolumeError(f"it must return {' and '.join(volume)}, but returns {' and '.join(made)}")
+        made = function(given, generator(uniforms)) if stage.num_uniforms else function(given)
+        return volume_of(*chosen(made, tuple(volume)))
     except Exception as error:
         raise StageRaised(stage, sample, error) from error
-    return made
 
 
 class VolumeRunner:
@@ -195,7 +212,7 @@ class VolumeRunner:
 
     def submit(self, feeds: Mapping[str, Feed]) -> None:
         """Begin with some volumes."""
-        rows = zip(Images.of(feeds["sample"]), np.asarray(feeds["index"]).tolist(), _rows(feeds), strict=False)
+        rows = zip(Images.of(feeds["sample"]), np.asarray(feeds["index"]).tolist(), _rows(feeds), strict=True)
         self._running.append([self._pool.submit(partial(partially, self._stages, *row)) for row in rows])
 
     def collect(self) -> Images:
@@ -225,13 +242,17 @@ class FinalVolumes:
         recipe: The recipe.
         input_builder: Builder of the random numbers.
         pool: Threads that do it.
+        masked: Whether there are labels of voxels.
         most_groups: Number of groups whose volumes are there at the same time.
     """
 
     goes_on = False
 
-    def __init__(self, recipe: Recipe, input_builder: InputBuilder, pool: Background, *, most_groups: int) -> None:
+    def __init__(
+        self, recipe: Recipe, input_builder: InputBuilder, pool: Background, *, masked: bool, most_groups: int
+    ) -> None:
         assert isinstance(recipe.output, VolumeOutput)
+        self._masked = masked
         self._stages, self._output = recipe.final, recipe.output
         self._input_builder = input_builder
         self._pool = pool
@@ -243,9 +264,7 @@ class FinalVolumes:
         packed, output = cache_plan.partial_images(), self._output
         final = self._input_builder.final_parameters(cache_plan.plan, cache_plan.shown, packed.places.sizes)
         images = self._images.take((len(packed), output.channels, *output.size), output.dtype)
-        masks = None
-        if len(packed) and "mask" in unpack(packed[0]):
-            masks = self._masks.take((len(packed), *output.size), output.mask_dtype)
+        masks = self._masks.take((len(packed), *output.size), output.mask_dtype) if self._masked else None
         batch = VolumeBatch(images, masks)
         rows = zip(packed, cache_plan.shown.tolist(), _rows(final), strict=True)
         self._begun.append((batch, [self._pool.submit(partial(self._finish, batch, *row)) for row in enumerate(rows)]))
@@ -270,7 +289,7 @@ class FinalVolumes:
         """Make a row of a batch."""
         packed, sample, drawn = given
         shown, output = _through(self._stages, unpack(packed), drawn, sample), self._output
-        there = len(shown.volume["image"]), *shown.voxels.shape
+        there = len(shown.volume[IMAGE]), *shown.shape
         if there != (output.channels, *output.size):
             raise LoaderError(
                 f"the last stage must leave volumes of the output's {output.channels} channel(s) of "
@@ -278,9 +297,7 @@ class FinalVolumes:
                 f"{' x '.join(map(str, there[1:]))}: end with a crop of that size, or pass channels= to VolumeOutput"
             )
         made, mask = batch.images[row], None if batch.masks is None else batch.masks[row]
-        labels = shown.volume.get("mask")
-        if (labels is None) != (mask is None):
-            raise LoaderError(f"all volumes of a batch must have labels of voxels, or none, but not so sample {sample}")
+        labels = shown.volume.get(MASK)
         if labels is not None and not np.can_cast(labels.dtype, output.mask_dtype):
             raise LoaderError(
                 f"labels must fit into {output.mask_dtype}, but those of sample {sample} are {labels.dtype}: pass "
@@ -313,8 +330,8 @@ def _rows(feeds: Mapping[str, Feed]) -> Iterator[Drawn]:
 
 def probed_sizes(
     indices: NDArray[np.int64], reader: Reader, builder: InputBuilder, stages: Sequence[Stage]
-) -> PartialSizes:
-    """Find out how large partial volumes are, by making some.
+) -> tuple[int, PartialSizes]:
+    """Find out how large volumes are, as they are read and as partial ones, by making some.
 
     Args:
         indices: Samples in random order, of which the first are made.
@@ -322,19 +339,23 @@ def probed_sizes(
         builder: Builder of the random numbers.
         stages: The partial stages.
 
+    Returns:
+        The mean bytes of those that were read, and the sizes of the partial ones.
+
     Raises:
         SampleError: A sample cannot be used, and the reader does not replace bad ones.
+        LoaderError: A function of the user's raised an error.
     """
-    probes = indices[:_PROBES]
-    reading = [reader.read(probes[row : row + 1], np.zeros(1, np.int64)) for row in range(len(probes))]
-    found = []
-    for each, index in zip(reading, probes, strict=True):
-        feeds, _ = builder.partial(np.array([index]), np.zeros(1, np.int64), each.result())
+    read, made = [], []
+    for index in indices[:_PROBES]:
+        samples = reader.read_now(np.array([index]), np.zeros(1, np.int64))
+        feeds, _ = builder.partial(np.array([index]), np.zeros(1, np.int64), samples)
         (packed,), (drawn,) = feeds["sample"], _rows(feeds)
+        read.append(packed.nbytes)
         try:
-            found.append(partially(stages, packed, int(index), drawn).nbytes)
+            made.append(partially(stages, packed, int(index), drawn).nbytes)
         except StageRaised as raised:
             raise LoaderError(raised.reason) from raised.__cause__
-    sizes = np.array(found, np.float64)
+    sizes = np.array(made, np.float64)
     error = float(sizes.std()) / len(sizes) ** 0.5 if len(sizes) < len(indices) else 0.0
-    return PartialSizes(None, float(sizes.mean()), float(sizes.std()), float(sizes.max()), error)
+    return round(np.mean(read)), PartialSizes(None, float(sizes.mean()), float(sizes.std()), float(sizes.max()), error)

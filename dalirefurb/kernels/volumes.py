@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.volumes.voxels import AFFINE, Resampling, Voxels
+from dalirefurb.augment.volumes.voxels import AFFINE, Voxels
 
 
-def show(volume: NDArray[Any], voxels: Voxels, fill: float, steps: NDArray[np.float32], out: NDArray[Any]) -> None:
+def gather(volume: NDArray[Any], voxels: Voxels, fill: float, steps: NDArray[np.float32], out: NDArray[Any]) -> None:
     """Copy what is shown of one channel of a volume.
 
     Args:
@@ -37,12 +37,12 @@ def show(volume: NDArray[Any], voxels: Voxels, fill: float, steps: NDArray[np.fl
         first = min(max(first, 0), sides)
         within[axis] = first, min(max(stop, first), sides)
     moves = np.array([strides[own] * way for own, way in zip(voxels.axes, voxels.directions, strict=True)], np.int64)
-    copy = compile_show(str(volume.dtype), str(out.dtype))
+    copy = compile_gather(str(volume.dtype), str(out.dtype))
     copy(volume.reshape(-1), start, moves, within, np.float32(fill), steps, out)
 
 
 @cache
-def compile_show(kind: str, made: str) -> Callable[..., None]:
+def compile_gather(kind: str, made: str) -> Callable[..., None]:
     """Compile what does it for types of values, or load what was compiled before, once in a process."""
     from numba import types
 
@@ -50,11 +50,11 @@ def compile_show(kind: str, made: str) -> Callable[..., None]:
 
     volume, strides = types.Array(getattr(types, kind), 1, "C", readonly=True), types.int64[::1]
     steps, out = types.float32[:, ::1], getattr(types, made)[:, :, ::1]
-    return kept(_show, types.void(volume, types.int64, strides, types.int64[:, ::1], types.float32, steps, out))
+    return kept(_gather, types.void(volume, types.int64, strides, types.int64[:, ::1], types.float32, steps, out))
 
 
-def _show(volume: Any, start: Any, strides: Any, within: Any, fill: Any, steps: Any, out: Any) -> None:
-    """Copy voxels, see `show`.
+def _gather(volume: Any, start: Any, strides: Any, within: Any, fill: Any, steps: Any, out: Any) -> None:
+    """Copy voxels, see `gather`.
 
     Args:
         volume: Values, one after the other.
@@ -94,7 +94,12 @@ def _show(volume: Any, start: Any, strides: Any, within: Any, fill: Any, steps: 
 
 
 def resample(
-    volume: NDArray[Any], begin: tuple[int, ...], full: tuple[int, ...], to: Resampling, out: NDArray[Any]
+    volume: NDArray[Any],
+    begin: tuple[int, ...],
+    full: tuple[int, ...],
+    matrix: NDArray[np.float64],
+    fill: float,
+    out: NDArray[Any],
 ) -> None:
     """Take what a map leads to from one channel: values linearly between voxels, of labels those of the nearest.
 
@@ -102,12 +107,13 @@ def resample(
         volume: Values, or labels, C-contiguous (d, h, w): all of what is shown, or a part that has all that is needed.
         begin: Where the part begins.
         full: Shape of all of it.
-        to: What is wanted of it.
+        matrix: Map from voxels of the result to those of all of it, (3, 4).
+        fill: Value where there is nothing; of labels it is 0.
         out: Values of the result, float32; or labels, of the type of the volume's, to be written.
     """
     compiled = compile_resample(str(volume.dtype), str(out.dtype))
     begins, sides = np.array([begin, full], np.int64)
-    compiled(volume, begins, sides, np.ascontiguousarray(to.matrix), np.float32(to.fill), out)
+    compiled(volume, begins, sides, np.ascontiguousarray(matrix), np.float32(fill), out)
 
 
 @cache

@@ -44,7 +44,7 @@ class Source(metaclass=Explained):
         value_range: Numbers of black and white in images deeper than 8 bits, such as (0, 4095) for those of a 12-bit
             scanner that are stored in 16 bits; None: the least and the largest number that each image declares.
         categories: Names of the classes that targets stand for, by their numbers, where they are known.
-        volumes: Whether samples are volumes, see `Volumes`, not images.
+        volumes: Names of the arrays of each sample, where samples are volumes, see `Volumes`; of images there are none.
         annotations: Targets by name, which move with the images, see `dalirefurb.targets`; None: labels are all.
     """
 
@@ -62,7 +62,7 @@ class Source(metaclass=Explained):
     classes: list[str] | None = None
     value_range: ValueRange | None = None
     categories: Mapping[int, str] | None = None
-    volumes: bool = False
+    volumes: tuple[str, ...] = ()
     annotations: Mapping[str, Any] | None = None
 
     def __len__(self) -> int:
@@ -224,6 +224,8 @@ class Source(metaclass=Explained):
         Raises:
             ConfigurationError: If the first one is of that kind.
         """
+        if self.volumes:
+            return
         with suppress(SampleError, OSError):  # Whether it may be bad is for the loader to say.
             refuse_mask(self.labels[0], self.name(0), lambda: self[0][0].shape[:2])
 
@@ -349,7 +351,7 @@ def _names(source: Source) -> list[str] | None:
 
 _ALIKE: Sequence[tuple[str, Callable[[Source], Any], str]] = (
     ("be encoded alike", lambda each: each.encoded, "TorchDataset(source) is one with decoded images"),
-    ("be of volumes, or of images", lambda each: each.volumes, "train on one after the other"),
+    ("be of volumes, all of them with masks or none, or of images", lambda each: each.volumes, "train on one by one"),
     ("have labels of one shape", lambda each: each.labels.shape[1:], "reshape the one's"),
     ("have the same classes", lambda each: each.classes, "if all mean the same, assign the one's"),
     ("have the same value_range", lambda each: each.value_range, "pass it to both"),

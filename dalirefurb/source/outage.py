@@ -22,7 +22,7 @@ BLOCKED_S = 30.0
 
 _FIRST_S, _LONGEST_S = 0.05, 5.0
 _NETWORK = {"aiohttp", "asyncio", "azure", "botocore", "concurrent", "fsspec", "http", "httpcore", "httpx", "urllib3"}
-_DECODERS = {"PIL", "imageio", "tifffile"}
+_DECODERS = {"PIL", "gzip", "imageio", "tifffile"}
 """Packages that raise an `OSError` for what they cannot decode; the former's errors are of reading, and none."""
 
 _log = logging.getLogger("dalirefurb.reading")

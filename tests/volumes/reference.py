@@ -12,6 +12,7 @@ from dalirefurb import Recipe
 from dalirefurb.augment import (
     CenterCrop3D,
     HostStage,
+    IntensityWindow,
     RandomCrop3D,
     RandomFlip3D,
     RandomRotate90,
@@ -19,7 +20,6 @@ from dalirefurb.augment import (
     RandomShiftIntensity,
     Stage,
     VolumeOutput,
-    Window,
 )
 from dalirefurb.augment.stage import draw
 from dalirefurb.planning.batch_plan import BatchPlan
@@ -62,10 +62,10 @@ def one(stage: Stage, image: NDArray[Any], mask: NDArray[Any], drawn: Sequence[f
     if isinstance(stage, RandomRotate90):
         if drawn[0] >= stage.probability:
             return image, mask
-        quarters, (first, second) = 1 + int(drawn[1] * stage.most), stage.axes
+        quarters, (first, second) = 1 + int(drawn[1] * stage.max_quarters), stage.axes
         return np.rot90(image, quarters, (first + 1, second + 1)), np.rot90(mask, quarters, stage.axes)
     image, single = image.astype(np.float32), np.float32
-    if isinstance(stage, Window):
+    if isinstance(stage, IntensityWindow):
         low, high = stage.low, stage.high
         image = image * single(1 / (high - low)) + single(-low / (high - low))
         return np.clip(image, single(0), single(1)), mask

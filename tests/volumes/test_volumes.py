@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 pytest.importorskip("numba")
 
 from dalirefurb import (
+    AutoAssist,
     BadSamplePolicy,
     Concat,
     DiskStore,
@@ -37,6 +39,8 @@ from dalirefurb.augment import (
     CenterCrop3D,
     HorizontalFlip,
     HostStage,
+    IntensityWindow,
+    RandomApply,
     RandomCrop3D,
     RandomFlip3D,
     RandomRotate90,
@@ -46,17 +50,18 @@ from dalirefurb.augment import (
     VolumeOutput,
     VolumeStage,
     Voxels,
-    Window,
 )
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StoreError
-from dalirefurb.packed import pack, unpack, volume_of
+from dalirefurb.packed import pack, unpack
+from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
+from dalirefurb.source.volume_arrays import volume_of
 from tests.volumes.reference import batch_of, noise, volumes
 
 COUNT, SEED = 10, 5
 GIVEN = volumes(COUNT)
 STAGES: tuple[Stage, ...] = (
-    Window(-100, 150),
+    IntensityWindow(-100, 150),
     RandomCrop3D((13, 12, 11), foreground=0.5, fill=0.25),
     RandomFlip3D((0, 2)),
     HostStage(noise, "noise"),
@@ -157,15 +162,19 @@ def test_what_is_cached_is_not_read_again() -> None:
     def load(item: int) -> dict[str, Any]:
         read.append(item)
         image, mask = GIVEN[item]
-        return {"image": image, "mask": mask, "other": "is left out"}
+        return {"image": image, "label": mask, "other": "is left out"}
 
-    source = Volumes(range(COUNT), load=load)
+    source = Volumes(range(COUNT), load=load, keys=("image", "label"))
     planner = SmartCache(COUNT, batch_size=3, num_cache_objects=6, replace_percent=0.5, seed=SEED)
     recipe = recipe_of(0)
     with Loader(source, recipe, planner, MemoryStore()) as loader:
         found = [copy.deepcopy(batch) for _ in range(3) for batch in loader]
         stats = loader.stats()
     assert stats.misses == 6 + 3 + 3
+    # Two for the fingerprint, four to know how large they are; then what enters, in these rounds and the next ones.
+    plans = [planner.plan(number, batch) for number in range(12) for batch in range(len(planner))]
+    entering = Counter(index for plan in plans for index in plan.indices[plan.miss].tolist())
+    assert Counter(read[6:]) <= entering
     assert same(found, expected(recipe, planner))
 
 
@@ -234,7 +243,7 @@ def test_any_chain_shows_what_numpy_makes(data: st.DataObject) -> None:
         "center": lambda: CenterCrop3D(data.draw(st.tuples(side, side, side)), fill=9.0),
         "flip": lambda: RandomFlip3D(),
         "turn": lambda: RandomRotate90(0.8, axes=data.draw(st.sampled_from([(0, 1), (2, 0), (1, 2)]))),
-        "window": lambda: Window(20, 150),
+        "window": lambda: IntensityWindow(20, 150),
         "scale": lambda: RandomScaleIntensity(0.5),
         "shift": lambda: RandomShiftIntensity(3.0),
     }
@@ -350,15 +359,23 @@ def test_changed_files_are_noticed(tmp_path: Path) -> None:
     ("given", "told"),
     [
         (np.zeros((2, 2)), "shape"),
-        (np.zeros((2, 2, 2), np.int64), "astype"),
-        ({"mask": np.zeros((2, 2, 2))}, "image"),
-        ({"image": np.zeros((2, 2, 2)), "mask": np.zeros((2, 2, 3))}, "shape of its image"),
-        ({"image": np.zeros((2, 2, 2)), "mask": np.full((2, 2, 2), 0.5)}, "whole numbers"),
+        (np.full((2, 2, 2), 10**6) * [-1, 1], "astype"),
+        (np.full((2, 2, 2), 1e300), "astype"),
         (np.zeros((0, 2, 2)), "shape"),
+        (None, "one array"),
+        ([np.zeros((2, 2, 2))] * 2, "Echo"),
+        ({"label": np.zeros((2, 2, 2))}, "lacks 'image'"),
+        ({"image": np.zeros((2, 2, 2)), "label": np.zeros((2, 2, 2))}, "'label': pass keys"),
+        ({"image": np.zeros((2, 2, 2)), "mask": None}, "lacks 'mask'"),
+        (np.zeros((2, 2, 2)), "a mapping of 'image' and 'mask'"),
+        ({"image": np.zeros((2, 2, 2)), "mask": np.zeros((2, 2, 3))}, "its mask must have the shape of its image"),
+        ({"image": np.zeros((2, 2, 2)), "mask": np.full((2, 2, 2), 0.5)}, "mask must be of whole numbers"),
+        ({"image": np.zeros((2, 2, 2)), "mask": np.full((2, 2, 2), np.nan)}, "mask must be of whole numbers .*or NaN"),
+        ({"image": np.zeros((2, 2, 2)), "mask": np.full((2, 2, 2), 2**40)}, "mask must be of whole numbers of 32"),
     ],
 )
 def test_what_is_no_volume_is_refused_by_name(given: Any, told: str) -> None:
-    source = Volumes([0], load=lambda item: given)
+    source = Volumes([0], load=lambda item: given, keys=("image", "mask") if "mask" in told else None)
     with pytest.raises(SampleError, match=told):
         source[0]
 
@@ -378,21 +395,35 @@ def test_what_cannot_be_served_is_refused() -> None:
         (lambda: Volumes("scan.nii"), "list"),
         (lambda: Volumes([3]), "load="),
         (lambda: Volumes(["a.npy"], ["b.npy", "c.npy"]), "2 masks"),
+        (lambda: Volumes([np.zeros((2, 2, 2))], [None]), "NoneType"),
+        (lambda: Volumes([0], load=abs, keys=()), "one or two texts"),
+        (lambda: Volumes(["a.npy"], keys=("image", "label")), "with load"),
+        (lambda: Volumes(["a.npy"], ["b.npy"], labels=[3]), "pass labels of voxels as masks"),
+        (lambda: Volumes([np.zeros((2, 2, 2))], labels=np.zeros((1, 2, 2, 2))), "pass labels of voxels as masks"),
+        (lambda: source + Volumes([GIVEN[0][0]]), "all of them with masks or none"),
+        (lambda: Loader(source, recipe, AutoAssist(Standard(COUNT, batch_size=4), lag=200)), "AutoAssist"),
+        (lambda: recipe_of(0, CenterCrop3D((4, 4, 4))), "8 x 10 x 8, got 4 x 4 x 4"),
+        (lambda: recipe_of(0, RandomCrop3D((8, 10, 8)), RandomRotate90()), "as long along axis 0 as along axis 1"),
+        (lambda: recipe_of(0, HostStage(noise, "mine", size=8)), "size is for images"),
+        (lambda: recipe_of(0, RandomApply(RandomFlip3D(), 0.5)), "inside of"),
+        (lambda: VolumeOutput(8, channels_last=True), "channels_last"),
+        (lambda: CenterCrop3D(8, fill=float("nan")), "fill"),
+        (lambda: CenterCrop3D(8, fill=None), "fill"),
+        (lambda: RandomFlip3D((True, False)), "0, 1, 2"),
         (lambda: RandomCrop3D(0), "positive"),
         (lambda: RandomFlip3D((0, 3)), "0, 1, 2"),
         (lambda: RandomRotate90(axes=(1, 1)), "two of"),
-        (lambda: Window(3, 2), "low < high"),
+        (lambda: IntensityWindow(3, 2), "low < high"),
     ):
         with pytest.raises(ConfigurationError) as raised:
             make()
         assert told in str(raised.value)
-    small = recipe_of(0, CenterCrop3D((4, 4, 4)))
     with pytest.raises(LoaderError, match="4 x 4 x 4"):
-        served(source, small, planner)
-    filled = Recipe([CenterCrop3D(30, fill=0.5)], VolumeOutput(30), 0)
-    assert 0.5 in served(source, filled, planner)[0][0]
-    with pytest.raises(LoaderError, match="fill"):
-        served(source, filled.at(1), planner)
+        served(
+            source,
+            recipe_of(0, HostStage(lambda volume: {k: v[..., :4, :4, :4] for k, v in volume.items()}, "cut")),
+            planner,
+        )
 
 
 def test_a_file_of_unknown_kind_and_a_missing_package_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,4 +449,75 @@ def test_packed_arrays_are_what_they_were() -> None:
 def test_labels_take_the_smallest_type() -> None:
     image = np.zeros((1, 1, 2))
     for values, dtype in (([0, 255], "uint8"), ([-1, 3], "int16"), ([0, 70_000], "int32"), ([0.0, 2.0], "uint8")):
-        assert volume_of({"image": image, "mask": np.array(values)[None, None]})["mask"].dtype == dtype
+        assert volume_of(image, np.array(values)[None, None])["mask"].dtype == dtype
+
+
+def test_a_store_tells_volumes_by_what_load_makes_of_them() -> None:
+    store, recipe, planner = MemoryStore(), recipe_of(0, CenterCrop3D((8, 10, 8))), Frozen(4, batch_size=4)
+    for number in (3, 7):
+        source = Volumes(range(4), load=lambda item, number=number: np.full((9, 10, 11), item + number, np.int16))
+        with Loader(source, recipe, planner, store) as loader:
+            (images, _), *_ = loader
+            assert sorted(images[:, 0, 0, 0, 0].tolist()) == [number, number + 1, number + 2, number + 3]
+        store.close()
+
+
+def test_a_compressed_file_whose_checksum_is_wrong_is_bad(tmp_path: Path) -> None:
+    nibabel = pytest.importorskip("nibabel")
+    path, rng = tmp_path / "a.nii.gz", np.random.default_rng(0)
+    nibabel.save(nibabel.Nifti1Image(rng.integers(0, 99, (20, 20, 20, 2), np.int16), np.eye(4)), path)
+    found, _ = Volumes([path])[0]
+    assert found.shape == (2, 20, 20, 20)
+    whole = path.read_bytes()
+    for place in (-6, len(whole) // 2):
+        broken = bytearray(whole)
+        broken[place] ^= 1
+        path.write_bytes(broken)
+        with pytest.raises(SampleError, match=r"a\.nii\.gz"):
+            Volumes([path])[0]
+
+
+@pytest.mark.parametrize("fill", [0.5, -1024.0])
+def test_what_a_type_has_not_may_be_filled_in_at_every_split(fill: float) -> None:
+    given = volumes(4, "uint8")
+    stages = CenterCrop3D((20, 21, 22), fill), RandomFlip3D()
+    planner = Standard(4, batch_size=2, seed=SEED)
+    for split in range(3):
+        recipe = Recipe(stages, VolumeOutput((20, 21, 22)), split)
+        plans = [planner.plan(epoch, batch) for epoch in range(2) for batch in range(2)]
+        singles = [(image.astype(np.float32), mask) for image, mask in given]
+        wanted = [batch_of(recipe, plan, singles, SEED) for plan in plans]
+        assert same(served(source_of(given), recipe, planner, epochs=2), wanted)
+
+
+class Larger(VolumeStage):
+    """Shows more than there is, and a voxel of the foreground first."""
+
+    name = "larger"
+
+    def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
+        voxels.crop((-4, -4, -4), (20, 20, 20), 7.0)
+        first = voxels.foreground()[0].tolist()
+        voxels.crop(first, (8, 10, 8), 9.0)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"stage": "Larger"}
+
+
+def test_a_stage_of_ones_own_may_crop_what_is_filled_at_every_split() -> None:
+    stages = CenterCrop3D(16, fill=3), RandomFlip3D(), Larger()
+    planner = Standard(COUNT, batch_size=4, seed=SEED)
+    first, *others = (served(source_of(), recipe_of(split, *stages), planner) for split in range(4))
+    assert all(same(each, first) for each in others)
+    image, mask = np.zeros((1, 4, 4, 4), np.int16), np.ones((4, 4, 4), np.uint8)
+    from dalirefurb.engine.volumes import Shown
+
+    for wrong in (
+        lambda voxels: voxels.crop((0.5, 1, 1), 2),
+        lambda voxels: voxels.crop((1, 1), 2),
+        lambda voxels: voxels.crop((0, 0, 0), (0, 1, 1)),
+        lambda voxels: voxels.flip(-1),
+        lambda voxels: voxels.turn(1, (1, 1)),
+    ):
+        with pytest.raises(ConfigurationError):
+            wrong(Shown({"image": image, "mask": mask}))

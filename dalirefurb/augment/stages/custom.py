@@ -177,6 +177,10 @@ class HostStage(OnCPU):
     before, and refuses a function whose images differ; if it raises then, a batch's own images will tell. What it
     raises is raised in the training loop, with the sample's number.
 
+    Of `Volumes` the function is given a dictionary of arrays, "image" (channels, depth, height, width) and, where there
+    are labels of voxels, "mask" (depth, height, width), and returns such a one, of any size and of the types that
+    volumes have; it is not tried before.
+
     Python's lock lets one thread at a time run Python: what takes long should be done by a library that releases it, as
     NumPy, OpenCV and Pillow do. In the partial part it runs once for each version. A loop over pixels is a
     `KernelStage`, which compiles it.

@@ -17,13 +17,12 @@ from dalirefurb.augment.volumes.stages import (
     RandomCrop3D,
     RandomFlip3D,
     RandomScaleIntensity,
+    ValueStage,
     VolumeStage,
     check_probability,
 )
-from dalirefurb.augment.volumes.voxels import Voxels
+from dalirefurb.augment.volumes.voxels import AXES, Voxels
 from dalirefurb.checks import Interval, interval, number, require
-
-_AXES = 3
 
 
 @dataclass(frozen=True)
@@ -63,11 +62,11 @@ class RandomAffine3D(RandomCrop3D):
             voxels.crop(start, self.size, self.fill)
             return
         least, most = self.scale
-        matrix = np.eye(_AXES) / ((least + (most - least) * uniforms[9]) if scaled else 1.0)
+        matrix = np.eye(AXES) / ((least + (most - least) * uniforms[9]) if scaled else 1.0)
         for axis, drawn in enumerate(uniforms[5:8].tolist()):
             angle = math.radians(self.degrees) * (2 * drawn - 1) * turned
-            one, other = (each for each in range(_AXES) if each != axis)
-            turn = np.eye(_AXES)
+            one, other = (each for each in range(AXES) if each != axis)
+            turn = np.eye(AXES)
             turn[[one, other], [one, other]] = math.cos(angle)
             turn[one, other], turn[other, one] = -math.sin(angle), math.sin(angle)
             matrix = matrix @ turn
@@ -75,7 +74,7 @@ class RandomAffine3D(RandomCrop3D):
         voxels.resample(np.column_stack([matrix, middle + start - matrix @ middle]), self.size, self.fill)
 
 
-class _Sometimes(VolumeStage):
+class _Sometimes(ValueStage):
     """A stage that changes all values of some images. The first uniform says of which."""
 
     probability: float
@@ -269,7 +268,7 @@ def _coarse(image: NDArray[np.float32], *, zoom: float) -> NDArray[np.float32]:
     for axis, (side, few) in enumerate(zip(sides, fewer, strict=True), 1):
         places = np.clip((np.arange(side) + 0.5) * few / side - 0.5, 0, few - 1)
         first = places.astype(np.int64)
-        share = (places - first).astype(np.float32).reshape(-1, *[1] * (_AXES - axis))
+        share = (places - first).astype(np.float32).reshape(-1, *[1] * (AXES - axis))
         one, other = image.take(first, axis), image.take(np.minimum(first + 1, few - 1), axis)
         other -= one
         other *= share

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from dalirefurb.augment.output import Channels, Dtype, Output
 from dalirefurb.augment.volumes.stages import volume_shape
-from dalirefurb.checks import choice, integer, number
+from dalirefurb.checks import choice, integer, number, require
 
 MaskDtype = Literal["uint8", "int16", "int32", "int64"]
 
@@ -42,6 +42,8 @@ class VolumeOutput(Output):
         choice("output: dtype", self.dtype, VolumeDtype)
         choice("output: mask_dtype", self.mask_dtype, MaskDtype)
         integer("output: channels", self.channels, 1, None, "pass as many as volumes have")
+        last = self.channels_last
+        require(last is False, "output: channels_last", "False for volumes", last, "leave it out")
         mean = number("output: mean", self.mean, "of values", math.isfinite, "pass one for all channels")
         std = number("output: std", self.std, "above 0", lambda each: 0 < each < math.inf, "pass one for all channels")
         object.__setattr__(self, "mean", (mean,))

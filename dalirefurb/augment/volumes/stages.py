@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import KernelCall
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
-from dalirefurb.augment.volumes.voxels import Shape, Voxels
-from dalirefurb.checks import integer, interval, number, plain, require
+from dalirefurb.augment.volumes.voxels import Shape, Voxels, three
+from dalirefurb.checks import integer, interval, number, require
 from dalirefurb.errors import ConfigurationError
 
-_AXES = 3
+_MOST = 3e38
+"""Single precision has no larger numbers."""
 
 
 class VolumeStage(Stage):
@@ -31,9 +32,13 @@ class VolumeStage(Stage):
             uniforms: Random numbers of the sample, uniform in [0, 1), shape (num_uniforms,).
         """
 
-    def begins_anew(self, voxels: Voxels) -> bool:
-        """Tell whether what is shown so far must be made, as a volume of its own, before the stage can go on."""
-        return False
+    def leaves(self, shape: Shape | None) -> Shape | None:
+        """Return the shape of what it shows of volumes of a shape, None: of any; None if that is not known.
+
+        Raises:
+            ConfigurationError: If it cannot take such volumes.
+        """
+        return None
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
@@ -64,13 +69,11 @@ def volume_shape(name: str, given: object) -> Shape:
     Raises:
         ConfigurationError: If it is not one or three positive integers.
     """
-    sides = plain(given)
-    sides = sides if isinstance(sides, tuple) else (sides,) * _AXES
-    holds = len(sides) == _AXES and all(type(each) is int and each > 0 for each in sides)
-    wanted = "a positive integer, or three as (depth, height, width)"
-    require(holds, name, wanted, given, "pass voxels, such as 96, or (64, 128, 128)")
-    depth, height, width = sides
-    return depth, height, width
+    return three(name, given, 1, "a positive integer, or three as (depth, height, width)")
+
+
+def _check_fill(stage: Any) -> None:
+    number(f"{stage.name}: fill", stage.fill, "in single precision", lambda each: abs(each) < _MOST, "0 is usual")
 
 
 def check_probability(stage: Any, name: str = "probability") -> None:
@@ -97,15 +100,16 @@ class CenterCrop3D(VolumeStage):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", volume_shape(f"{self.name}: size", self.size))
+        _check_fill(self)
+
+    def leaves(self, shape: Shape | None) -> Shape | None:
+        """Return the window's."""
+        return self.size  # type: ignore[no-any-return]
 
     def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
         """Show the window."""
         starts = [(there - side) // 2 for there, side in zip(voxels.shape, self.size, strict=True)]
         voxels.crop(tuple(starts), self.size, self.fill)
-
-    def begins_anew(self, voxels: Voxels) -> bool:
-        """Tell whether another crop has filled something."""
-        return voxels.padded
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,11 @@ class RandomCrop3D(VolumeStage):
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", volume_shape(f"{self.name}: size", self.size))
         check_probability(self, "foreground")
+        _check_fill(self)
+
+    def leaves(self, shape: Shape | None) -> Shape | None:
+        """Return the window's."""
+        return self.size  # type: ignore[no-any-return]
 
     def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
         """Show the window."""
@@ -147,10 +156,6 @@ class RandomCrop3D(VolumeStage):
             starts = [place - side // 2 for place, side in zip(centre, self.size, strict=True)]
         pairs = zip(starts, rooms, strict=True)
         return tuple(min(max(start, 0), room) if room >= 0 else room // 2 for start, room in pairs)
-
-    def begins_anew(self, voxels: Voxels) -> bool:
-        """Tell whether another crop has filled something, or the foreground is elsewhere now."""
-        return voxels.padded or (self.foreground > 0 and voxels.moved)
 
 
 @dataclass(frozen=True)
@@ -168,10 +173,14 @@ class RandomFlip3D(VolumeStage):
 
     def __post_init__(self) -> None:
         given = self.axes if isinstance(self.axes, tuple) else (self.axes,)
-        known = {*given} <= {0, 1, 2} and 0 < len(given) == len({*given})
+        known = {*given} <= {0, 1, 2} and 0 < len(given) == len({*given}) and all(type(each) is int for each in given)
         require(known, f"{self.name}: axes", "some of 0, 1, 2", self.axes, "pass such as (0, 1)")
         object.__setattr__(self, "axes", given)
         check_probability(self)
+
+    def leaves(self, shape: Shape | None) -> Shape | None:
+        """Return the same."""
+        return shape
 
     @property
     def num_uniforms(self) -> int:  # type: ignore[override]
@@ -192,12 +201,12 @@ class RandomRotate90(VolumeStage):
     Attributes:
         probability: Probability that it is turned.
         axes: The two axes that it turns, from the first towards the second, as `numpy.rot90` does.
-        most: The most quarters, 1 .. 3, of which each is as likely.
+        max_quarters: The most quarters, 1 .. 3, of which each is as likely.
     """
 
     probability: float = 0.1
     axes: tuple[int, int] = (0, 1)
-    most: int = 3
+    max_quarters: int = 3
     name: str = "rotate90"
 
     num_uniforms: ClassVar[int] = 2
@@ -205,17 +214,35 @@ class RandomRotate90(VolumeStage):
     def __post_init__(self) -> None:
         known = isinstance(self.axes, tuple) and len(self.axes) == 2 == len({*self.axes} & {0, 1, 2})
         require(known, f"{self.name}: axes", "two of 0, 1, 2", self.axes, "pass such as (1, 2)")
-        integer(f"{self.name}: most", self.most, 1, 3, "pass 3 for any of them")
+        integer(f"{self.name}: max_quarters", self.max_quarters, 1, 3, "pass 3 for any of them")
         check_probability(self)
+
+    def leaves(self, shape: Shape | None) -> Shape | None:
+        """Return the same, unless what it turns is longer one way, so that some would have another shape."""
+        first, second = self.axes
+        if shape is not None and shape[first] != shape[second] and self.probability > 0:
+            raise ConfigurationError(
+                f"{self.name}: what is turned must be as long along axis {first} as along axis {second}, got "
+                f"{' x '.join(map(str, shape))}: pass axes= of equal length, such as axes=(1, 2)"
+            )
+        return shape
 
     def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
         """Turn it, if that is drawn."""
         if uniforms[0] < self.probability:
-            voxels.turn(1 + int(uniforms[1] * self.most), self.axes)
+            voxels.turn(1 + int(uniforms[1] * self.max_quarters), self.axes)
+
+
+class ValueStage(VolumeStage):
+    """A stage of values alone."""
+
+    def leaves(self, shape: Shape | None) -> Shape | None:
+        """Return the same."""
+        return shape
 
 
 @dataclass(frozen=True)
-class Window(VolumeStage):
+class IntensityWindow(ValueStage):
     """Make 0 of a value and 1 of another, and limit what is beyond: a window of Hounsfield units, such as (-57, 164).
 
     Attributes:
@@ -228,7 +255,7 @@ class Window(VolumeStage):
     name: str = "window"
 
     def __post_init__(self) -> None:
-        wanted, remedy = "two numbers, low < high", "pass such as Window(-57, 164)"
+        wanted, remedy = "two numbers, low < high", "pass such as IntensityWindow(-57, 164)"
         low, high = interval(f"{self.name}", (self.low, self.high), wanted, lambda a, b: -1e38 < a < b < 1e38, remedy)
         object.__setattr__(self, "low", low)
         object.__setattr__(self, "high", high)
@@ -240,7 +267,7 @@ class Window(VolumeStage):
 
 
 @dataclass(frozen=True)
-class RandomScaleIntensity(VolumeStage):
+class RandomScaleIntensity(ValueStage):
     """Multiply all values of an image by 1 + f, f uniform in -factor .. factor.
 
     Attributes:
@@ -264,7 +291,7 @@ class RandomScaleIntensity(VolumeStage):
 
 
 @dataclass(frozen=True)
-class RandomShiftIntensity(VolumeStage):
+class RandomShiftIntensity(ValueStage):
     """Add a number to all values of an image, uniform in -offset .. offset.
 
     Attributes:

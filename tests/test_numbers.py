@@ -49,6 +49,7 @@ from tests.augment.torchvision_stand_ins import T, stand_in
 SIZE, SOURCE = 32, Arrays(np.zeros((8, 32, 32, 3), np.uint8), np.arange(8))
 NOISE = augment.MagnitudeNoise(0.5, 10.0)
 SIZED = {"size": (48, 32)}
+WINDOW = {"size": (8, 9, 10), "foreground": 0.25, "fill": 1.5}
 PRESET = {**SIZED, "mean": (0.5, 0.25, 0.75), "std": 0.25, "channels_last": True}
 CROPPED = {**PRESET, "scale": (0.25, 1.0), "ratio": (0.75, 1.25), "flip": 0.25, "fill": (1, 2, 3)}
 PLANNER = {"num_samples": 8, "batch_size": 4, "seed": 3, "shards": 2, "drop_last": True}
@@ -110,6 +111,21 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             "TimmWeightedSecond": {"magnitude": 5, "noise": NOISE, "probability": 0.25, "fill": 9},
             "TrivialAugmentLayer": {"num_magnitude_bins": 11, "fill": (1, 2, 3)},
             "VerticalFlip": {"probability": 0.25},
+            "CenterCrop3D": {"size": (8, 9, 10), "fill": 1.5},
+            "IntensityWindow": {"low": -57.5, "high": 164},
+            "RandomAffine3D": {**WINDOW, "degrees": 15, "scale": (0.5, 1.5), "turned": 0.25, "scaled": 0.75},
+            "RandomContrast": {"factor": (0.5, 1.5), "probability": 0.25},
+            "RandomCrop3D": WINDOW,
+            "RandomFlip3D": {"axes": (0, 2), "probability": 0.25},
+            "RandomGamma": {"gamma": (0.5, 1.5), "probability": 0.25, "invert": True},
+            "RandomGaussianNoise": {"std": 0.5, "probability": 0.25},
+            "RandomGaussianSmooth": {"sigma": (0.5, 1.5), "probability": 0.25},
+            "RandomLowResolution": {"zoom": (0.5, 0.75), "probability": 0.5},
+            "RandomRotate90": {"probability": 0.25, "axes": (1, 2), "max_quarters": 2},
+            "RandomScaleIntensity": {"factor": 0.25, "probability": 0.75},
+            "RandomShiftIntensity": {"offset": 0.25, "probability": 0.75},
+            "VolumeOutput": {"size": (8, 9, 10), "mean": 0.5, "std": 2.0, "channels": 2, "channels_last": False},
+            "nn_unet": {"size": (8, 9, 10), "foreground": 0.25},
             "timm_auto_augment": {"config": "rand-m9", "fill": (1, 2, 3)},
         }.items()
     },
@@ -242,9 +258,9 @@ OF_NO_NUMBER = {
     # They are results, take a loader or serve one, or measure for a minute, or nothing but paths, names and data.
     *("Diagnosis", "Stats", "Verdict", "CudaPrefetch", "Broadcast", "Attached", "tune", "DalirefurbError", "Arrays"),
     *("Concat", "DiskStore", "FileList", "HuggingFaceImages", "ImageFolder", "Kept", "PartialSource", "TarShards"),
-    "TorchDataset",
+    *("TorchDataset", "Volumes"),
     "MagnitudeNoise",  # It stays what it is given, and stages make Python's numbers of it.
-    *("AutoContrast", "Decode", "Equalize", "Invert", "Stage"),
+    *("AutoContrast", "Decode", "Equalize", "Invert", "Stage", "VolumeStage", "Voxels"),
 }
 
 

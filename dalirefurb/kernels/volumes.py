@@ -144,6 +144,8 @@ def _nearest(volume: Any, begin: Any, sides: Any, matrix: Any, fill: Any, out: A
 
 def _linear(volume: Any, begin: Any, sides: Any, matrix: Any, fill: Any, out: Any) -> None:
     depth, height, width = volume.shape
+    flat = volume.reshape(volume.size)
+    row_stride, plane_stride = np.uint64(width), np.uint64(height * width)
     for z in range(out.shape[0]):
         for y in range(out.shape[1]):
             for x in range(out.shape[2]):
@@ -154,19 +156,35 @@ def _linear(volume: Any, begin: Any, sides: Any, matrix: Any, fill: Any, out: An
                 if not (-1 <= first < sides[0] and -1 <= second < sides[1] and -1 <= third < sides[2]):
                     out[z, y, x] = fill
                     continue
-                down, along, across = np.float32(row - first), np.float32(column - second), np.float32(place - third)
                 i, j, k = np.int64(first) - begin[0], np.int64(second) - begin[1], np.int64(third) - begin[2]
-                total = np.float32(0)
-                for corner in range(8):
-                    one, two, three = corner >> 2, corner >> 1 & 1, corner & 1
-                    weight = down if one else np.float32(1) - down
-                    weight *= along if two else np.float32(1) - along
-                    weight *= across if three else np.float32(1) - across
-                    value = fill
-                    if 0 <= i + one < depth and 0 <= j + two < height and 0 <= k + three < width:
-                        value = np.float32(volume[np.uint64(i + one), np.uint64(j + two), np.uint64(k + three)])
-                    total += weight * value
-                out[z, y, x] = total
+                a, b, c, d, e, f, g, h = fill, fill, fill, fill, fill, fill, fill, fill
+                upper, lower = 0 <= i < depth, -1 <= i < depth - 1
+                near, far = 0 <= j < height, -1 <= j < height - 1
+                left, right = 0 <= k < width, -1 <= k < width - 1
+                one = np.uint64((i * height + j) * width + k)
+                two, three = one + row_stride, one + plane_stride
+                four, right_of = three + row_stride, np.uint64(1)
+                if upper and near and left:
+                    a = np.float32(flat[one])
+                if upper and near and right:
+                    b = np.float32(flat[one + right_of])
+                if upper and far and left:
+                    c = np.float32(flat[two])
+                if upper and far and right:
+                    d = np.float32(flat[two + right_of])
+                if lower and near and left:
+                    e = np.float32(flat[three])
+                if lower and near and right:
+                    f = np.float32(flat[three + right_of])
+                if lower and far and left:
+                    g = np.float32(flat[four])
+                if lower and far and right:
+                    h = np.float32(flat[four + right_of])
+                down, along, across = np.float32(row - first), np.float32(column - second), np.float32(place - third)
+                a, c = a + across * (b - a), c + across * (d - c)
+                e, g = e + across * (f - e), g + across * (h - g)
+                a, e = a + along * (c - a), e + along * (g - e)
+                out[z, y, x] = a + down * (e - a)
 
 
 _REACH = 4

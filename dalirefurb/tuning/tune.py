@@ -82,6 +82,8 @@ def tune(
         DalirefurbError: If not even loading without reuse works.
     """
     require(isinstance(source, Source), "source", "a Source", source, "pass such as ImageFolder(folder)")
+    remedy = "run the loader, and look at loader.diagnose()"
+    require(not source.volumes, "source", "a source of images, not of volumes", source, remedy)
     recipes = {"recipe": recipe} if isinstance(recipe, Recipe) else dict(recipe)
     require(bool(recipes), "recipe", "a Recipe, or several by name", recipe, "pass such as rand_augment(224)")
     for each in recipes.values():

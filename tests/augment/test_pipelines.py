@@ -27,7 +27,7 @@ from tests.pictures import picture, write_folder
 pytestmark = pytest.mark.usefixtures("traced_once")
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "pipelines").glob("*.py"))
-PIPELINES = [path for path in SCRIPTS if path.stem not in ("dali_imagenet", "detection", "segmentation", "simclr")]
+PIPELINES = [path for path in SCRIPTS if path.stem in ("cifar10_autoaugment", "imagenet_randaugment")]
 """Whole trainings, with checkpoints within epochs."""
 
 PUBLIC = ("dalirefurb.augment", "dalirefurb.augment.published", "dalirefurb.targets")
@@ -221,6 +221,29 @@ def test_segmentation_learns_what_is_drawn_and_goes_on_from_its_checkpoint(tmp_p
         pipeline.main(["--images", str(tmp_path)])
     with pytest.raises(SystemExit, match="error: images must be a folder of image files"):
         pipeline.main(["--images", str(tmp_path), "--masks", str(tmp_path)])
+
+
+def test_volumes_are_segmented_and_it_goes_on_from_its_checkpoint(tmp_path, capsys):
+    pytest.importorskip("numba")
+    pipeline = module("volume_segmentation")
+    arguments = ["--made", "10", "--size", "16", "--val-size", "48", "--cached", "4", "--cubes", "2"]
+
+    def rounds(*more):
+        pipeline.main([*arguments, *more])
+        return capsys.readouterr().out.splitlines()
+
+    whole = rounds("--rounds", "3")
+    assert [re.findall(r"hits (\d+)  misses (\d+)", line) for line in whole] == [
+        [("4", "4")],
+        [("7", "1")],
+        [("7", "1")],
+    ]
+    checkpoint = ("--checkpoint", str(tmp_path / "x.pt"))
+    parts = rounds("--rounds", "2", *checkpoint) + rounds("--rounds", "3", *checkpoint)
+    losses = [[line.split("hits")[0] for line in lines] for lines in (whole, parts)]
+    assert losses[0] == losses[1]
+    with pytest.raises(SystemExit, match="pass --images and --masks, or --made"):
+        pipeline.main([])
 
 
 def test_a_detector_learns_what_is_drawn_and_goes_on_from_its_checkpoint(tmp_path, capsys):
@@ -642,7 +665,7 @@ def test_a_pipeline_imports_public_names_and_nothing_else_of_the_package(path):
 
 def test_there_are_pipelines():
     expected = ["cifar10_autoaugment", "dali_imagenet", "detection", "imagenet_randaugment", "segmentation", "simclr"]
-    assert [path.stem for path in SCRIPTS] == expected
+    assert [path.stem for path in SCRIPTS] == [*expected, "volume_segmentation"]
 
 
 def test_a_pipeline_trains_on_photographs(imagenet, shared_data, capsys, monkeypatch):

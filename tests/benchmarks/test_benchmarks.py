@@ -575,6 +575,15 @@ def test_scans_are_made_and_their_cubes_loaded(tmp_path, monkeypatch):
 
 
 @pytest.mark.weekly
+def test_windows_are_augmented_as_nn_unet_does_it(tmp_path):
+    pytest.importorskip("numba")
+    written, _ = quick("nn_unet", tmp_path / "x.json", "--competitors", tmp_path / "python")
+    results = written["results"]
+    assert results["seconds_a_window"].keys() == {"nn_unet, nothing reused", "nn_unet, reuse factor 3"}
+    assert [each["bound"] for each in results["claims"]] == [3]
+
+
+@pytest.mark.weekly
 def test_trainings_that_share_a_loader_are_compared_with_one(folder, tmp_path):
     written, printed = quick("broadcast", tmp_path / "x.json", "--data", folder)
     turns = written["results"]["turns"]

@@ -34,6 +34,7 @@ from dalirefurb import (
     SmartCache,
     Standard,
     Volumes,
+    tune,
 )
 from dalirefurb.augment import (
     CenterCrop3D,
@@ -391,6 +392,7 @@ def test_what_cannot_be_served_is_refused() -> None:
         (lambda: Loader(source, recipe, planner, views=[recipe.view(2)]), "views"),
         (lambda: Loader(source, recipe, planner, views=2), "views"),
         (lambda: PartialSource(source, recipe, planner), "PartialSource"),
+        (lambda: tune(source, recipe, batch_size=4), "not of volumes"),
         (lambda: Volumes([]), "at least one"),
         (lambda: Volumes("scan.nii"), "list"),
         (lambda: Volumes([3]), "load="),

@@ -131,10 +131,12 @@ def compile_resample(kind: str, made: str) -> Callable[..., None]:
 def _nearest(volume: Any, begin: Any, sides: Any, matrix: Any, fill: Any, out: Any) -> None:
     for z in range(out.shape[0]):
         for y in range(out.shape[1]):
+            row_0 = matrix[0, 0] * z + matrix[0, 1] * y + matrix[0, 3]
+            column_0 = matrix[1, 0] * z + matrix[1, 1] * y + matrix[1, 3]
+            place_0 = matrix[2, 0] * z + matrix[2, 1] * y + matrix[2, 3]
+            row_x, column_x, place_x = matrix[0, 2], matrix[1, 2], matrix[2, 2]
             for x in range(out.shape[2]):
-                row = matrix[0, 0] * z + matrix[0, 1] * y + matrix[0, 2] * x + matrix[0, 3]
-                column = matrix[1, 0] * z + matrix[1, 1] * y + matrix[1, 2] * x + matrix[1, 3]
-                place = matrix[2, 0] * z + matrix[2, 1] * y + matrix[2, 2] * x + matrix[2, 3]
+                row, column, place = row_0 + row_x * x, column_0 + column_x * x, place_0 + place_x * x
                 i, j, k = np.floor(row + 0.5), np.floor(column + 0.5), np.floor(place + 0.5)
                 if 0 <= i < sides[0] and 0 <= j < sides[1] and 0 <= k < sides[2]:
                     out[z, y, x] = volume[np.int64(i) - begin[0], np.int64(j) - begin[1], np.int64(k) - begin[2]]
@@ -148,10 +150,12 @@ def _linear(volume: Any, begin: Any, sides: Any, matrix: Any, fill: Any, out: An
     row_stride, plane_stride = np.uint64(width), np.uint64(height * width)
     for z in range(out.shape[0]):
         for y in range(out.shape[1]):
+            row_0 = matrix[0, 0] * z + matrix[0, 1] * y + matrix[0, 3]
+            column_0 = matrix[1, 0] * z + matrix[1, 1] * y + matrix[1, 3]
+            place_0 = matrix[2, 0] * z + matrix[2, 1] * y + matrix[2, 3]
+            row_x, column_x, place_x = matrix[0, 2], matrix[1, 2], matrix[2, 2]
             for x in range(out.shape[2]):
-                row = matrix[0, 0] * z + matrix[0, 1] * y + matrix[0, 2] * x + matrix[0, 3]
-                column = matrix[1, 0] * z + matrix[1, 1] * y + matrix[1, 2] * x + matrix[1, 3]
-                place = matrix[2, 0] * z + matrix[2, 1] * y + matrix[2, 2] * x + matrix[2, 3]
+                row, column, place = row_0 + row_x * x, column_0 + column_x * x, place_0 + place_x * x
                 first, second, third = np.floor(row), np.floor(column), np.floor(place)
                 if not (-1 <= first < sides[0] and -1 <= second < sides[1] and -1 <= third < sides[2]):
                     out[z, y, x] = fill

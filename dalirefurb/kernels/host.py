@@ -38,8 +38,7 @@ class StageRaised(GraphError):  # noqa: N818 - it is the user's error that it te
         super().__init__("")
         self.__cause__ = error
         self.reason = (
-            f"stage {stage.name!r} must make an image of each sample, but of {of}, its function raised "
-            f"{type(error).__name__}: {error}"
+            f"stage {stage.name!r} must not fail, but of {of}, its function raised {type(error).__name__}: {error}"
         )
         self.args = (self.reason,)
 

@@ -93,7 +93,8 @@ class Volumes(Source):
         require(fits, "keys", "one or two texts, two with masks", keys, 'pass such as ("image", "label")')
         require(keys is None or load is not None, "keys", "given with load", keys, "leave them out")
         self.volumes = (IMAGE, MASK)[: len(self._keys)]
-        self._items, self._masks, self._load = list(volumes), None if masks is None else list(masks), load
+        self._items, self._masks = list(map(_detached, volumes)), None if masks is None else list(map(_detached, masks))
+        self._load = load
         self._revision = integer("revision", revision, 0, None, "raise it when load makes other volumes")
         if load is None:
             for each in (*self._items, *(self._masks or ())):
@@ -163,6 +164,11 @@ class Volumes(Source):
     def __repr__(self) -> str:
         labelled = " with labels of their voxels" if MASK in self.volumes else ""
         return f"Volumes({len(self):,} volumes{labelled})"
+
+
+def _detached(item: Any) -> Any:
+    """Return a tensor without its gradient, which NumPy would refuse; anything else as it is."""
+    return item.detach() if hasattr(item, "__array__") and hasattr(item, "detach") else item
 
 
 def _paths(item: Any) -> Iterator[str]:

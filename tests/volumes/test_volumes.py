@@ -52,7 +52,7 @@ from dalirefurb.augment import (
     VolumeStage,
     Voxels,
 )
-from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StoreError
+from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError, SampleError, StoreError
 from dalirefurb.packed import pack, unpack
 from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
@@ -452,6 +452,18 @@ def test_labels_take_the_smallest_type() -> None:
     image = np.zeros((1, 1, 2))
     for values, dtype in (([0, 255], "uint8"), ([-1, 3], "int16"), ([0, 70_000], "int32"), ([0.0, 2.0], "uint8")):
         assert volume_of(image, np.array(values)[None, None])["mask"].dtype == dtype
+
+
+def test_tensors_are_volumes_whether_they_have_gradients_or_not() -> None:
+    tensors = [torch.from_numpy(image.astype(np.float32)).requires_grad_() for image, _ in GIVEN]
+    assert np.array_equal(Volumes(tensors)[3][0], GIVEN[3][0])
+
+
+def test_memory_is_counted_for_volumes_as_they_are_read() -> None:
+    source = Volumes(range(8), load=lambda item: np.full((64, 128, 128), item, np.int16))
+    recipe, planner = Recipe([RandomCrop3D(8)], VolumeOutput(8), 1), Standard(8, batch_size=4)
+    with pytest.raises(OutOfMemoryError, match="samples as they were read"):
+        Loader(source, recipe, planner, prefetch=Prefetch(memory="20MB"))
 
 
 def test_a_store_tells_volumes_by_what_load_makes_of_them() -> None:

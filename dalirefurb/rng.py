@@ -286,3 +286,8 @@ mix: Callable[..., NDArray[np.float64]] = _mixed
 
 walk: Callable[..., None] = _walked
 """What sends numbers through networks. `kernels.random` puts compiled functions in both places, which do the same."""
+
+
+def generator(uniforms: NDArray[np.float64]) -> np.random.Generator:
+    """Return NumPy's generator whose key two uniform numbers in [0, 1) are."""
+    return np.random.Generator(np.random.Philox(key=(uniforms * 2**53).astype(np.uint64)))

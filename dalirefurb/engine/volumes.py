@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb import rng
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.augment.stages.custom import HostStage
@@ -31,7 +32,7 @@ from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.kernels.buffers import Buffers
-from dalirefurb.kernels.host import StageRaised, generator
+from dalirefurb.kernels.host import StageRaised
 from dalirefurb.kernels.volumes import gather, resample, smooth
 from dalirefurb.packed import Arrays, unpack
 from dalirefurb.reading.partial_sizes import PartialSizes
@@ -140,7 +141,6 @@ class Shown(Voxels):
                 f"{made[IMAGE].shape}: crop, or resample, to make another one"
             )
         self._take(made)
-        self.single = True
 
     def resample(self, matrix: NDArray[np.float64], shape: Shape, fill: float = 0.0) -> None:
         """Show what a map leads to; of what other stages have changed no more is made than that."""
@@ -170,7 +170,7 @@ def _holds(dtype: np.dtype[Any], fill: float) -> bool:
     return dtype.kind == "f" or (fill == np.rint(fill) and np.iinfo(dtype).min <= fill <= np.iinfo(dtype).max)
 
 
-def _through(stages: Sequence[Stage], volume: Arrays, drawn: Drawn, sample: int) -> Shown:
+def carried_through(stages: Sequence[Stage], volume: Arrays, drawn: Drawn, sample: int) -> Shown:
     """Carry stages out on a volume, with its random numbers of each.
 
     Raises:
@@ -192,7 +192,7 @@ def _called(stage: HostStage, volume: Arrays, uniforms: NDArray[np.float64], sam
     given: Any = {name: each.copy() for name, each in volume.items()}
     try:
         function: Callable[..., Any] = stage.function
-        made = function(given, generator(uniforms)) if stage.num_uniforms else function(given)
+        made = function(given, rng.generator(uniforms)) if stage.num_uniforms else function(given)
         return volume_of(*chosen(made, tuple(volume)))
     except Exception as error:
         raise StageRaised(stage, sample, error) from error
@@ -232,7 +232,7 @@ class VolumeRunner:
 
 def partially(stages: Sequence[Stage], packed: Image, sample: int, drawn: Drawn) -> Image:
     """Return what partial stages make of a packed volume, packed anew if there are any."""
-    return pack_volume(_through(stages, unpack(packed), drawn, sample).made()) if stages else packed
+    return pack_volume(carried_through(stages, unpack(packed), drawn, sample).made()) if stages else packed
 
 
 class FinalVolumes:
@@ -288,7 +288,7 @@ class FinalVolumes:
     def _finish(self, batch: VolumeBatch, row: int, given: tuple[Image, int, Drawn]) -> None:
         """Make a row of a batch."""
         packed, sample, drawn = given
-        shown, output = _through(self._stages, unpack(packed), drawn, sample), self._output
+        shown, output = carried_through(self._stages, unpack(packed), drawn, sample), self._output
         there = len(shown.volume[IMAGE]), *shown.shape
         if there != (output.channels, *output.size):
             raise LoaderError(
@@ -347,13 +347,15 @@ def probed_sizes(
         LoaderError: A function of the user's raised an error.
     """
     read, made = [], []
-    for index in indices[:_PROBES]:
-        samples = reader.read_now(np.array([index]), np.zeros(1, np.int64))
-        feeds, _ = builder.partial(np.array([index]), np.zeros(1, np.int64), samples)
+    probes = [np.array([index]) for index in indices[:_PROBES]]
+    version = np.zeros(1, np.int64)
+    reading = [reader.read(index, version) for index in probes]  # side by side
+    for index, each in zip(probes, reading, strict=True):
+        feeds, _ = builder.partial(index, version, reader.waited_for(each))
         (packed,), (drawn,) = feeds["sample"], _rows(feeds)
         read.append(packed.nbytes)
         try:
-            made.append(partially(stages, packed, int(index), drawn).nbytes)
+            made.append(partially(stages, packed, int(index[0]), drawn).nbytes)
         except StageRaised as raised:
             raise LoaderError(raised.reason) from raised.__cause__
     sizes = np.array(made, np.float64)

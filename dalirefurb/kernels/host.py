@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb import rng
 from dalirefurb.augment.stages.custom import HostStage
 from dalirefurb.dali import GraphError
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Image
 from dalirefurb.kernels.record import DONE, RAISED
-
-_BITS = 1 << 53
-"""A uniform number has as many values."""
 
 _C_FUNCTION = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 10)
 """As `kernel.SIGNATURE` has it."""
@@ -121,7 +119,7 @@ def made(stage: HostStage, image: Image, uniforms: NDArray[np.float64], size: tu
         ConfigurationError: If it makes something else.
     """
     function: Callable[..., Any] = stage.function
-    given = (image, generator(uniforms)) if stage.num_uniforms else (image,)
+    given = (image, rng.generator(uniforms)) if stage.num_uniforms else (image,)
     result = np.asarray(function(*given))
     wanted = (*(size or result.shape[:2]), 3)
     if result.dtype != np.uint8 or result.ndim != 3 or result.shape != wanted:
@@ -130,11 +128,6 @@ def made(stage: HostStage, image: Image, uniforms: NDArray[np.float64], size: tu
             + ("declare HostStage(..., size=...)" if result.dtype == np.uint8 else "pass such as image.astype('uint8')")
         )
     return result
-
-
-def generator(uniforms: NDArray[np.float64]) -> np.random.Generator:
-    """Return the generator whose key two uniform numbers are."""
-    return np.random.Generator(np.random.Philox(key=(uniforms * _BITS).astype(np.uint64)))
 
 
 def host_function(stage: HostStage) -> HostFunction:

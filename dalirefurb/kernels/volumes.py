@@ -61,7 +61,7 @@ def _gather(volume: Any, start: Any, strides: Any, within: Any, fill: Any, steps
         start: Where the first voxel of the result comes from; perhaps outside.
         strides: How much further the next one comes from, along each axis of the result, (3,).
         within: First voxel of the result along each axis that comes from inside, and the first behind these, (3, 2).
-        fill: See `show`.
+        fill: See `gather`.
         steps: Likewise.
         out: Likewise.
     """

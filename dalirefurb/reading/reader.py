@@ -207,7 +207,10 @@ class Reader:
         Raises:
             LoaderError: It was closed.
         """
-        reading = self.read(indices, versions)
+        return self.waited_for(self.read(indices, versions))
+
+    def waited_for(self, reading: Future[Samples]) -> Samples:
+        """Wait for what was read, until the reader is closed; for the errors see `read` and `read_now`."""
         while not wait([reading], timeout=_POLL_S).done:
             if self._pool.closed:
                 raise LoaderError("the loader was closed while samples were read")

@@ -30,7 +30,7 @@ from dalirefurb.augment import (
     Voxels,
     nn_unet,
 )
-from dalirefurb.engine.volumes import _through
+from dalirefurb.engine.volumes import carried_through
 from dalirefurb.errors import ConfigurationError, LoaderError
 from tests.volumes.reference import volumes
 
@@ -40,7 +40,7 @@ SIZE = (9, 12, 10)
 def through(stages: list[Any], image: NDArray[Any], mask: NDArray[Any], *drawn: list[float]) -> Any:
     named = [replace(stage, name=str(place)) for place, stage in enumerate(stages)]
     uniforms = {f"{place}/uniforms": np.array(each) for place, each in enumerate(drawn)}
-    made = _through(named, {"image": image, "mask": mask}, uniforms, 0).made()
+    made = carried_through(named, {"image": image, "mask": mask}, uniforms, 0).made()
     return made["image"], made["mask"]
 
 
@@ -201,7 +201,7 @@ class Cut(VolumeStage):
 def test_what_a_stage_of_ones_own_cannot_do_is_refused() -> None:
     image, mask = volume()
     with pytest.raises(LoaderError, match="shape"):
-        _through([Cut()], {"image": image, "mask": mask}, {}, 0)
+        carried_through([Cut()], {"image": image, "mask": mask}, {}, 0)
     for make in (
         lambda: RandomAffine3D(8, degrees=200),
         lambda: RandomAffine3D(8, scale=(1.2, 0.9)),

@@ -232,7 +232,7 @@ def test_an_evaluation_sees_each_volume_once() -> None:
 @settings(max_examples=200)
 @given(st.data())
 def test_any_chain_shows_what_numpy_makes(data: st.DataObject) -> None:
-    from dalirefurb.engine.volumes import _through
+    from dalirefurb.engine.volumes import carried_through
 
     side = st.integers(1, 9)
     shape = data.draw(st.tuples(side, side, side))
@@ -258,7 +258,7 @@ def test_any_chain_shows_what_numpy_makes(data: st.DataObject) -> None:
         wanted = one(stage, *wanted, uniforms.tolist())
     named = [stage_named(stage, f"{place}") for place, stage in enumerate(stages)]
     uniforms = {f"{place}/uniforms": each for place, each in enumerate(drawn)}
-    made = _through(named, {"image": image, "mask": mask}, uniforms, 0).made()
+    made = carried_through(named, {"image": image, "mask": mask}, uniforms, 0).made()
     assert made["image"].dtype == wanted[0].dtype
     assert np.array_equal(made["image"], wanted[0])
     assert np.array_equal(made["mask"], wanted[1])

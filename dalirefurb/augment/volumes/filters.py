@@ -13,11 +13,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb import rng
 from dalirefurb.augment.volumes.stages import (
     RandomCrop3D,
     RandomFlip3D,
     RandomScaleIntensity,
-    ValueStage,
+    SometimesStage,
     VolumeStage,
     check_probability,
 )
@@ -61,8 +62,7 @@ class RandomAffine3D(RandomCrop3D):
         if not turned and not scaled:
             voxels.crop(start, self.size, self.fill)
             return
-        least, most = self.scale
-        matrix = np.eye(AXES) / ((least + (most - least) * uniforms[9]) if scaled else 1.0)
+        matrix = np.eye(AXES) / (_between(self.scale, uniforms[9]) if scaled else 1.0)
         for axis, drawn in enumerate(uniforms[5:8].tolist()):
             angle = math.radians(self.degrees) * (2 * drawn - 1) * turned
             one, other = (each for each in range(AXES) if each != axis)
@@ -72,22 +72,6 @@ class RandomAffine3D(RandomCrop3D):
             matrix = matrix @ turn
         middle = (np.array(self.size) - 1) / 2
         voxels.resample(np.column_stack([matrix, middle + start - matrix @ middle]), self.size, self.fill)
-
-
-class _Sometimes(ValueStage):
-    """A stage that changes all values of some images. The first uniform says of which."""
-
-    probability: float
-
-    def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
-        """Change them, if that is drawn."""
-        voxels.scale(1.0)
-        if uniforms[0] < self.probability:
-            self.go(voxels, uniforms[1:].tolist())
-
-    def go(self, voxels: Voxels, drawn: list[float]) -> None:
-        """Change the values, by the other uniforms."""
-        raise NotImplementedError
 
 
 def _factors(stage: Any, name: str, given: object, most: float = math.inf) -> Interval:
@@ -100,7 +84,7 @@ def _between(limits: Interval, drawn: float) -> float:
 
 
 @dataclass(frozen=True)
-class RandomGaussianNoise(_Sometimes):
+class RandomGaussianNoise(SometimesStage):
     """Add noise to each value, drawn from a normal distribution.
 
     Attributes:
@@ -121,18 +105,18 @@ class RandomGaussianNoise(_Sometimes):
     def go(self, voxels: Voxels, drawn: list[float]) -> None:
         """Add the noise of a generator whose key is drawn."""
         std, *key = drawn
-        voxels.compute(partial(_noisy, std=self.std * std, key=(np.array(key) * 2**53).astype(np.uint64)))
+        voxels.compute(partial(_noisy, std=self.std * std, key=np.array(key)))
 
 
-def _noisy(image: NDArray[np.float32], *, std: float, key: NDArray[np.uint64]) -> NDArray[np.float32]:
-    noise = np.random.Generator(np.random.Philox(key=key)).standard_normal(image.shape, np.float32)
+def _noisy(image: NDArray[np.float32], *, std: float, key: NDArray[np.float64]) -> NDArray[np.float32]:
+    noise = rng.generator(key).standard_normal(image.shape, np.float32)
     noise *= np.float32(std)
     image += noise
     return image
 
 
 @dataclass(frozen=True)
-class RandomGaussianSmooth(_Sometimes):
+class RandomGaussianSmooth(SometimesStage):
     """Blur an image by a Gaussian filter, mirrored at the borders and cut off at 4 standard deviations, as SciPy's.
 
     Attributes:
@@ -156,7 +140,7 @@ class RandomGaussianSmooth(_Sometimes):
 
 
 @dataclass(frozen=True)
-class RandomContrast(_Sometimes):
+class RandomContrast(SometimesStage):
     """Move all values of a channel away from their mean, or towards it, within the limits that they had.
 
     Attributes:
@@ -190,7 +174,7 @@ def _contrasted(image: NDArray[np.float32], *, factor: float) -> NDArray[np.floa
 
 
 @dataclass(frozen=True)
-class RandomGamma(_Sometimes):
+class RandomGamma(SometimesStage):
     """Raise all values of a channel, brought to 0 .. 1, to a power, and bring them back to mean and spread as before.
 
     Attributes:
@@ -241,7 +225,7 @@ def _raised(image: NDArray[np.float32], *, gamma: float, sign: np.float32) -> ND
 
 
 @dataclass(frozen=True)
-class RandomLowResolution(_Sometimes):
+class RandomLowResolution(SometimesStage):
     """Show an image as if it had fewer voxels: the nearest of them, and values linearly between.
 
     Attributes:

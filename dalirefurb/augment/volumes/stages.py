@@ -266,8 +266,24 @@ class IntensityWindow(ValueStage):
         voxels.clip(0.0, 1.0)
 
 
+class SometimesStage(ValueStage):
+    """A stage that changes the values of some images, in single precision. The first uniform says of which."""
+
+    probability: float
+
+    def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
+        """Change them, if that is drawn."""
+        voxels.scale(1.0)
+        if uniforms[0] < self.probability:
+            self.go(voxels, uniforms[1:].tolist())
+
+    @abstractmethod
+    def go(self, voxels: Voxels, drawn: list[float]) -> None:
+        """Change the values, by the other uniforms."""
+
+
 @dataclass(frozen=True)
-class RandomScaleIntensity(ValueStage):
+class RandomScaleIntensity(SometimesStage):
     """Multiply all values of an image by 1 + f, f uniform in -factor .. factor.
 
     Attributes:
@@ -285,13 +301,13 @@ class RandomScaleIntensity(ValueStage):
         number(f"{self.name}: factor", self.factor, "above 0", lambda each: 0 < each < 1e6, "0.1 is usual")
         check_probability(self)
 
-    def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
-        """Multiply, if that is drawn."""
-        voxels.scale(1 + self.factor * (2 * float(uniforms[1]) - 1) if uniforms[0] < self.probability else 1.0)
+    def go(self, voxels: Voxels, drawn: list[float]) -> None:
+        """Multiply."""
+        voxels.scale(1 + self.factor * (2 * drawn[0] - 1))
 
 
 @dataclass(frozen=True)
-class RandomShiftIntensity(ValueStage):
+class RandomShiftIntensity(SometimesStage):
     """Add a number to all values of an image, uniform in -offset .. offset.
 
     Attributes:
@@ -309,6 +325,6 @@ class RandomShiftIntensity(ValueStage):
         number(f"{self.name}: offset", self.offset, "above 0", lambda each: 0 < each < 1e6, "0.1 is usual for 0 .. 1")
         check_probability(self)
 
-    def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
-        """Add, if that is drawn."""
-        voxels.scale(1.0, self.offset * (2 * float(uniforms[1]) - 1) if uniforms[0] < self.probability else 0.0)
+    def go(self, voxels: Voxels, drawn: list[float]) -> None:
+        """Add."""
+        voxels.scale(1.0, self.offset * (2 * drawn[0] - 1))

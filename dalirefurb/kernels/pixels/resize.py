@@ -21,7 +21,7 @@ from dalirefurb.kernels.record import FULL, MIRROR
 WEIGHT_BITS = 13
 
 _TABLES = 9
-"""Those of `resize`, each of which begins with a cache line."""
+"""Those of `bilinear` but the last, each of which ends with a cache line."""
 
 MANY_TAPS = 64
 """The weights of more are not made whole: of such small ones rounding would leave too much."""
@@ -145,36 +145,28 @@ def _average_row(image: Any, start: Any, width: Any, firsts: Any, weights: Any, 
 
 
 @compiled
-def _add_rows(sums: Any, rows: Any, places: Any, shares: Any, first: Any, length: Any) -> None:
-    """Add four rows to sums, each by its share."""
-    one, two, three, four = (
-        rows[places[first]],
-        rows[places[first + 1]],
-        rows[places[first + 2]],
-        rows[places[first + 3]],
-    )
-    for x in range(length):
-        total = sums[x] + shares[first] * one[x]
-        total += shares[first + 1] * two[x]
-        total += shares[first + 2] * three[x]
-        sums[x] = total + shares[first + 3] * four[x]
+def _total(sums: Any, four: Any, shares: Any, first: Any, x: Any) -> Any:
+    """Return a number of the sums, and those of four rows in its place, each times its share, one after the other."""
+    total = sums[x] + shares[first] * four[0][x]
+    total += shares[first + 1] * four[1][x]
+    total += shares[first + 2] * four[2][x]
+    total += shares[first + 3] * four[3][x]
+    return total
 
 
 @compiled
-def _levels(sums: Any, rows: Any, places: Any, shares: Any, first: Any, length: Any, out: Any, start: Any) -> None:
-    """Add four rows to sums, each by its share, and write the levels that this makes."""
-    one, two, three, four = (
-        rows[places[first]],
-        rows[places[first + 1]],
-        rows[places[first + 2]],
-        rows[places[first + 3]],
-    )
-    for x in range(length):
-        total = sums[x] + shares[first] * one[x]
-        total += shares[first + 1] * two[x]
-        total += shares[first + 2] * three[x]
-        total += shares[first + 3] * four[x]
-        out[np.uint64(start + x)] = np.uint8(np.int32(min(total, np.float32(255))))
+def _add_rows(
+    sums: Any, rows: Any, places: Any, shares: Any, first: Any, length: Any, last: Any, out: Any, start: Any
+) -> None:
+    """Add four rows to sums, each by its share; of the last ones write the levels that this makes."""
+    four = rows[places[first]], rows[places[first + 1]], rows[places[first + 2]], rows[places[first + 3]]
+    if last:
+        for x in range(length):
+            total = min(_total(sums, four, shares, first, x), np.float32(255))
+            out[np.uint64(start + x)] = np.uint8(np.int32(total))
+    else:
+        for x in range(length):
+            sums[x] = _total(sums, four, shares, first, x)
 
 
 @kernel(bilinear_bytes)
@@ -230,6 +222,5 @@ def bilinear(image: Any, height: Any, width: Any, lines: Any, columns: Any, numb
             places[tap] = min(max(first + min(tap, down - 1), 0), window_height - 1) % down
         for x in range(length):
             sums[x] = np.float32(0.5)
-        for tap in range(0, fours - 4, 4):
-            _add_rows(sums, kept, places, shares, tap, length)
-        _levels(sums, kept, places, shares, fours - 4, length, out, y * length)
+        for tap in range(0, fours, 4):
+            _add_rows(sums, kept, places, shares, tap, length, tap == fours - 4, out, y * length)

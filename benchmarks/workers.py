@@ -135,9 +135,13 @@ class WorkerTurns:
     def close(self) -> None:
         """End the process and all that it started."""
         if self._process is not None:
-            children = descendants(self._process.pid)
-            self._process.communicate()
+            process, children = self._process, descendants(self._process.pid)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.close()
+            process.wait()  # Not for the end of what it says: children that hang have its output open, too.
             _kill(children)
+            process.stdout.close()
             self._process = None
 
     def _batches(self, process: subprocess.Popen[str]) -> Generator[int, None, None]:

@@ -313,7 +313,9 @@ def moved_objects(
             taken[name] = Ragged(boxes, taken[name].offsets)
             stay &= kept
         elif isinstance(target, Keypoints):
-            taken[name] = Ragged(_points(target, values, rows, places, size), taken[name].offsets)
+            taken[name] = Ragged(
+                _points(target, target.in_pixels(values, sizes[rows]), rows, places, size), taken[name].offsets
+            )
     kept_rows = rows[stay]
     made: dict[str, Any] = {name: each if stay.all() else each.kept(stay) for name, each in taken.items()}
     for name, target in objects.items():

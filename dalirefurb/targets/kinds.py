@@ -179,13 +179,19 @@ class Keypoints(ObjectTarget):
             eye; None: each stays what it is.
         pixel_centres: Whether whole numbers are pixels' centres, as in COCO's files, both here and in batches; else a
             pixel's centre is at a half, and whole numbers are corners of pixels, as with boxes.
+        normalized: Whether x and y are shares of the image's width and height, as in YOLO's files, not pixels.
 
     Raises:
         ConfigurationError: If they are no such points.
     """
 
     def __init__(
-        self, keypoints: Sequence[Any], *, swapped: Sequence[int] | None = None, pixel_centres: bool = False
+        self,
+        keypoints: Sequence[Any],
+        *,
+        swapped: Sequence[int] | None = None,
+        pixel_centres: bool = False,
+        normalized: bool = False,
     ) -> None:
         self.rows = Ragged.of(keypoints, "keypoints", (None, None), "float64")
         if not len(self.rows.values):
@@ -201,10 +207,25 @@ class Keypoints(ObjectTarget):
             wanted = f"each of the places 0..{points - 1} once, two by two or staying"
             remedy = "say for each point whose place it takes, its own if it stays"
             require(comes_back, "swapped", wanted, swapped, remedy)
+        self.normalized = bool(normalized)
+        _check_shares(self.rows.values[..., :2], self.normalized, "keypoints")
+
+    def one(self, sample: int, size: tuple[int, int]) -> Any:
+        """Return those of one sample's objects, in pixels."""
+        return self.in_pixels(super().one(sample, size), np.array(size))
+
+    def in_pixels(self, points: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return points (k, points, 2 or 3) in pixels, of images of these heights and widths, (k, 2) or (2,)."""
+        if not self.normalized:
+            return points
+        scaled = points.copy()
+        scaled[..., :2] *= sizes[..., None, ::-1]
+        return scaled
 
     def digest(self) -> str:
         """Hash all values, and what is swapped."""
-        return digest_of(super().digest(), np.array(self.swapped or ()), np.array(self.centre))
+        own = [np.array(self.swapped or ()), np.array(self.centre)]
+        return digest_of(super().digest(), *own, *([np.array(True)] if self.normalized else []))
 
 
 class Polygons(ObjectTarget):

@@ -1,10 +1,12 @@
-"""YoloFolder: images in one folder, and a text file of objects for each of them in another, as Ultralytics has them."""
+"""YoloFolder: images, and a text file of objects for each of them in another folder, as Ultralytics has them."""
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +15,18 @@ from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source.files import FileList, PathLike
 from dalirefurb.targets.annotated import Annotated
-from dalirefurb.targets.kinds import Boxes, Objects, Polygons, Target
+from dalirefurb.targets.instance_masks import InstanceMasks
+from dalirefurb.targets.kinds import Boxes, Keypoints, Objects, Polygons, Target
 from dalirefurb.targets.mask_folder import image_files
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _BOX = 5
 """Numbers of an object with a box: its class, centre, width and height."""
 
+_NUMBERS = (2, 3)
+"""Of a point: x and y, and its visibility."""
 
 _BEYOND = 0.01
 """Of an image's side, that a number may be outside, as roundings are."""
@@ -29,16 +37,20 @@ class YoloFolder(Annotated):
 
         images/train/0001.jpg    labels/train/0001.txt        YoloFolder("images/train", "labels/train")
 
-    A line is an object: its class, and x and y of its centre, width and height; or its class, and x and y of each
-    vertex of its outline, whose box is around it. All are shares of the image's sides. Files of poses are not read. An
-    image without a file has no object. For each image a batch has "boxes" (k, 4) float32, xyxy in pixels of the served
-    image, "labels" (k,) int64, and, if they are asked for, "polygons".
+    A line is an object: its class, and x and y of its centre, width and height, and of poses its points; or its class,
+    and x and y of each vertex of its outline, whose box is around it. All are shares of the image's sides. An image
+    without a file has no object. For each image a batch has "boxes" (k, 4) float32, xyxy in pixels of the served
+    image, "labels" (k,) int64, and, if they are asked for, "polygons", "masks" and "keypoints".
 
     Args:
-        images: Folder of the images; hidden files are left out.
-        labels: Folder of the text files.
+        images: Folder of the images, hidden files are left out; or the path of each image.
+        labels: Folder of the text files; or the path of one for each image.
         names: Names of the classes, a list or a mapping from their numbers, which become `classes`.
         polygons: Whether outlines are served; an object with a box has none.
+        masks: Whether masks of objects are served, see `InstanceMasks`, for which each must have an outline.
+        keypoints: Of poses, how many points an object has, and how many numbers each, as `kpt_shape` of the data set's
+            file says, such as (17, 3): x, y and visibility.
+        swapped: See `Keypoints`; it is `flip_idx` of that file.
         min_area: See `Boxes`.
         min_visible: See `Boxes`.
 
@@ -48,28 +60,26 @@ class YoloFolder(Annotated):
 
     def __init__(
         self,
-        images: PathLike,
-        labels: PathLike,
+        images: PathLike | Sequence[PathLike],
+        labels: PathLike | Sequence[PathLike],
         *,
         names: Sequence[str] | Mapping[int, str] | None = None,
         polygons: bool = False,
+        masks: bool = False,
+        keypoints: Sequence[int] | None = None,
+        swapped: Sequence[int] | None = None,
         min_area: float = 1.0,
         min_visible: float = 0.0,
     ) -> None:
         if isinstance(names, Mapping):
             names = [names.get(number, str(number)) for number in range(max(names, default=-1) + 1)]
-        remedy = "pass such as 'coco8/labels/train'"
-        require(Path(labels).is_dir(), "labels", "a folder", labels, remedy)
-        places = image_files(images, "images")
-        files = [Path(labels) / Path(place).with_suffix(".txt") for place in places]
-        if not any(file.exists() for file in files):
-            raise ConfigurationError(
-                f"labels must lie in {labels} as images do in {images}, but of {places[0]} there is no {files[0]}",
-                argument="labels",
-            )
-        objects = [_objects(file, names) for file in files]
+        if keypoints is not None:
+            pair = len(keypoints) == len(_NUMBERS) and keypoints[0] > 0 and keypoints[1] in _NUMBERS
+            require(pair, "keypoints", "a number of points, and 2 or 3 numbers each", keypoints, "(17, 3) is COCO's")
+        paths, files = _beside(images, labels)
+        objects = [_objects(file, names, keypoints) for file in files]
         boxes = Boxes(
-            [[_box(each) for each in image] for image in objects],
+            [[_box(each, keypoints is not None) for each in image] for image in objects],
             "cxcywh",
             normalized=True,
             min_area=min_area,
@@ -79,16 +89,99 @@ class YoloFolder(Annotated):
             "boxes": boxes,
             "labels": Objects([[int(each[0]) for each in image] for image in objects]),
         }
+        posed = keypoints is not None
+        outlines = [[[] if posed or len(each) == _BOX else [each[1:]] for each in image] for image in objects]
         if polygons:
-            outlines = [[[] if len(each) == _BOX else [each[1:]] for each in image] for image in objects]
             targets["polygons"] = Polygons(outlines, normalized=True)
-        paths = [Path(images) / place for place in places]
+        if masks:
+            if without := [file for file, image in zip(files, outlines, strict=True) if not all(image)]:
+                raise ConfigurationError(
+                    f"masks=True needs an outline of each object, but one in {without[0]} has a box alone: leave masks "
+                    f"out, or give it an outline",
+                    argument="masks",
+                )
+            targets["masks"] = InstanceMasks(outlines, normalized=True)
+        if keypoints is not None:
+            points = [np.reshape([each[_BOX:] for each in image], (-1, *keypoints)) for image in objects]
+            targets["keypoints"] = Keypoints(points, swapped=swapped, normalized=True)
         super().__init__(FileList(paths, np.zeros(len(paths), np.int64)), targets)
         self.classes = None if names is None else [*names]
         self.categories = None if names is None else dict(enumerate(names))
 
+    @classmethod
+    def from_yaml(cls, path: PathLike, part: str = "train", **options: Any) -> Self:
+        """Read a data set's file, such as "coco8.yaml": where its images are, names of classes, and points of poses.
 
-def _objects(path: Path, names: Sequence[str] | None) -> list[NDArray[np.float64]]:
+        Folders are looked for below `path` of the file, and that beside the file. Labels are where images are, with
+        "labels" in place of the last "images" of their path. Nothing is downloaded.
+
+        Args:
+            path: The file, for which PyYAML must be installed.
+            part: Which images: "train", "val" or "test". It may be a folder, a list of folders, or a text file with
+                the path of an image in each line.
+            options: See above, without `images`, `labels`, `names`, `keypoints` and `swapped`, which the file says.
+
+        Raises:
+            ConfigurationError: If PyYAML is missing, or the file is of another format, or there are no such images.
+        """
+        read = _yaml(path)
+        entries = read.get(part)
+        entries = entries if isinstance(entries, list) else [entries]
+        told = bool(entries) and all(isinstance(entry, str) for entry in entries) and "names" in read
+        require(told, "path", f"a data set's file with 'names' and {part!r}", path, "pass such as 'coco8.yaml'")
+        root = Path(path).parent / (read.get("path") or "")
+        images: list[PathLike] = []
+        for entry in entries:
+            found = next((each for each in (root / entry, root / entry.removeprefix("../")) if each.exists()), None)
+            if found is None:
+                raise ConfigurationError(f"{part!r} of {path} must be there, but there is no {root / entry}")
+            if found.is_dir():
+                images += [found / place for place in image_files(found, part)]
+            else:
+                images += [found.parent / line.strip() for line in found.read_text().splitlines() if line.strip()]
+        own = {"names": read["names"], "keypoints": read.get("kpt_shape"), "swapped": read.get("flip_idx")}
+        return cls(images, [_labels_of(Path(image)) for image in images], **own, **options)
+
+
+def _yaml(path: PathLike) -> dict[str, Any]:
+    try:
+        import yaml
+    except ImportError as error:
+        raise ConfigurationError(
+            f"to read {path} PyYAML must be installed: pip install pyyaml, or pass images, labels and names"
+        ) from error
+    try:
+        read = yaml.safe_load(Path(path).read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"{path} must be a data set's file, but cannot be read: {error}") from error
+    return read if isinstance(read, dict) else {}
+
+
+def _labels_of(image: Path) -> Path:
+    """Return where the text file of an image is."""
+    before, found, behind = image.as_posix().rpartition("/images/")
+    return Path(f"{before}/labels/{behind}" if found else image).with_suffix(".txt")
+
+
+def _beside(images: Any, labels: Any) -> tuple[list[Path], list[Path]]:
+    """Return paths of images, and of the text files of their objects."""
+    if isinstance(images, (str, os.PathLike)):
+        require(Path(labels).is_dir(), "labels", "a folder", labels, "pass such as 'coco8/labels/train'")
+        paths = [Path(images) / place for place in image_files(images, "images")]
+        files = [Path(labels) / path.relative_to(images).with_suffix(".txt") for path in paths]
+    else:
+        paths, files = [Path(each) for each in images], [Path(each) for each in labels]
+        alike = len(paths) == len(files) > 0
+        require(alike, "labels", f"a path for each of {len(paths)} images", f"{len(files)}", "give an image one each")
+    if not any(file.exists() for file in files):
+        raise ConfigurationError(
+            f"labels must lie in their folder as images do in theirs, but of {paths[0]} there is no {files[0]}",
+            argument="labels",
+        )
+    return paths, files
+
+
+def _objects(path: Path, names: Sequence[str] | None, keypoints: Sequence[int] | None) -> list[NDArray[np.float64]]:
     """Read the lines of a file, as numbers; none where there is no file."""
     try:
         text = path.read_text()
@@ -106,22 +199,29 @@ def _objects(path: Path, names: Sequence[str] | None) -> list[NDArray[np.float64
             values = np.empty(0)
         named = names is None or (len(values) > 0 and values[0] < len(names))
         whole = len(values) > 0 and values[0] >= 0 and values[0] == int(values[0])
-        fits = len(values) == _BOX or (len(values) > _BOX + 1 and len(values) % 2 == 1)
-        shares = fits and -_BEYOND <= values[1:].min() <= values[1:].max() <= 1 + _BEYOND
+        if keypoints is None:
+            fits, places = len(values) == _BOX or (len(values) > _BOX + 1 and len(values) % 2 == 1), values[1:]
+            wanted = "the vertices of an outline"
+        else:
+            fits = len(values) == _BOX + math.prod(keypoints)
+            points = values[_BOX:].reshape(-1, keypoints[1]) if fits else np.empty((0, 2))
+            places = np.append(values[1:_BOX], points[:, :2])
+            wanted = f"{keypoints[0]} points of {keypoints[1]} numbers"
+        shares = fits and -_BEYOND <= places.min() <= places.max() <= 1 + _BEYOND
         if not (shares and whole and named):
             among = "" if names is None else f" below {len(names)}"
             raise ConfigurationError(
-                f"{path}, line {number}: it must be a class{among}, and centre, width and height, or the vertices of "
-                f"an outline, as shares of the image's sides, got {line!r:.80}"
+                f"{path}, line {number}: it must be a class{among}, and centre, width and height, "
+                f"{'or' if keypoints is None else 'and'} {wanted}, as shares of the image's sides, got {line!r:.80}"
             )
         found.append(values)
     return found
 
 
-def _box(values: NDArray[np.float64]) -> Any:
+def _box(values: NDArray[np.float64], posed: bool) -> Any:
     """Return centre, width and height of an object."""
-    if len(values) == _BOX:
-        return values[1:]
+    if posed or len(values) == _BOX:
+        return values[1:_BOX]
     points = values[1:].reshape(-1, 2)
     low, high = points.min(axis=0), points.max(axis=0)
     return np.concatenate([(low + high) / 2, high - low])

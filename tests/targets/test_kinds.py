@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from dalirefurb import Evaluate, FileList, Loader, MemoryStore, Refurbish, evaluate
+from dalirefurb import Evaluate, FileList, Loader, MemoryStore, Refurbish, Standard, evaluate
 from dalirefurb.augment import Decode, HorizontalFlip, RandomCrop, Resize
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
@@ -373,5 +374,109 @@ def test_objects_of_yolos_files_are_shares_of_their_images_sides(tmp_path: Path)
 def test_a_line_of_another_format_is_named(tmp_path: Path, line: str) -> None:
     with pytest.raises(ConfigurationError, match=r"labels/part/1\.txt, line 2: it must be a class below 2, and centre"):
         yolo(tmp_path, **{"1": f"0 0.5 0.5 0.1 0.1\n{line}\n"})
-    with pytest.raises(ConfigurationError, match=r"of part/0\.jpg there is no"):
+    with pytest.raises(ConfigurationError, match=r"part/0\.jpg there is no .*part/0\.txt"):
         YoloFolder(tmp_path / "images", tmp_path / "images")
+
+
+def data_set(folder: Path, labels: str, yaml: str) -> Path:
+    """Two images of 60 x 40 in a folder for each of two parts, and the file that tells of them."""
+    for part in ("train", "val"):
+        for number in range(2):
+            path = folder / "images" / part / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (60, 40)).save(path)
+        (folder / "labels" / part).mkdir(parents=True)
+        (folder / "labels" / part / "1.txt").write_text(labels)
+    path = folder / "data.yaml"
+    path.write_text(yaml)
+    return path
+
+
+OUTLINE = "1 0 0 0.5 0 0.5 1 0 1"
+NAMES = "names: {0: cat, 1: dog}\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "images"),
+    [
+        ("train: images/train", ["train/0", "train/1"]),
+        ("train: [images/val, images/train]", ["val/0", "val/1", "train/0", "train/1"]),
+        ("train: listed.txt", ["val/1", "train/1"]),
+        ("path: .\ntrain: ../images/train", ["train/0", "train/1"]),  # as Roboflow's files have it
+        ("path: images\ntrain: val\nval: val\n", ["val/0", "val/1"]),
+    ],
+)
+def test_a_data_set_is_read_from_its_file(told: str, images: list[str], tmp_path: Path) -> None:
+    path = data_set(tmp_path, OUTLINE, told + (NAMES if "\nval:" in told else f"\nval: images/val\n{NAMES}"))
+    (tmp_path / "listed.txt").write_text("images/val/1.jpg\n\n./images/train/1.jpg\n")
+    found = YoloFolder.from_yaml(path, masks=True, polygons=True)
+    assert found.classes == ["cat", "dog"]
+    places = [Path(found.name(index)).relative_to(tmp_path / "images") for index in range(len(found))]
+    assert [str(place.with_suffix("")) for place in places] == images
+    for index, image in enumerate(images):
+        target = found[index][1]
+        if image.endswith("0"):
+            assert target["boxes"].shape == (0, 4)
+            continue
+        assert target["boxes"].tolist() == [[0, 0, 30, 40]]
+        assert target["polygons"][0][0].tolist() == [[0, 0], [30, 0], [30, 40], [0, 40]]
+        (mask,) = target["masks"]
+        assert mask[:, :30].all()
+        assert not mask[:, 30:].any()
+    assert len(YoloFolder.from_yaml(path, "val")) == 2
+
+
+def test_poses_have_points_which_swap_where_an_image_is_mirrored(tmp_path: Path) -> None:
+    path = data_set(
+        tmp_path,
+        "0 0.5 0.5 1 1  0.25 0.5 2  0.5 0.25 1  0 0 0",
+        "train: images/train\nnames: [cat]\nkpt_shape: [3, 3]\nflip_idx: [1, 0, 2]\n",
+    )
+    found = YoloFolder.from_yaml(path)
+    assert found[1][1]["keypoints"].tolist() == [[[15, 20, 2], [30, 10, 1], [0, 0, 0]]]
+    assert found[1][1]["boxes"].tolist() == [[0, 0, 60, 40]]
+    mirrored = Recipe([Decode(), HorizontalFlip(1.0), Resize((80, 60))], Output((80, 60)), split=1)
+    with Loader(found, mirrored, Standard(2, batch_size=2)) as loader:
+        ((_, targets),) = loader
+    target = next(each for each in targets if len(each["boxes"]))
+    assert target["keypoints"].tolist() == [[[30, 20, 1], [45, 40, 2], [0, 0, 0]]]
+    folders = tmp_path / "images/train", tmp_path / "labels/train"
+    assert found.fingerprint() != YoloFolder(*folders, names=["cat"], keypoints=(3, 3)).fingerprint()
+    with pytest.raises(ConfigurationError, match=r"line 1: .* width and height, and 2 points of 2 numbers"):
+        YoloFolder(*folders, keypoints=(2, 2))
+    with pytest.raises(ConfigurationError, match="keypoints must be a number of points, and 2 or 3 numbers each"):
+        YoloFolder(*folders, keypoints=(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("yaml", "said"),
+    [
+        ("names: [cat]\n", "must be a data set's file with 'names' and 'train'"),
+        ("train: images/train\n", "must be a data set's file with 'names' and 'train'"),
+        ("- 1\n", "must be a data set's file with 'names' and 'train'"),
+        ("train: [", "must be a data set's file, but cannot be read"),
+        (f"train: images/other\n{NAMES}", "'train' of .* must be there, but there is no .*images/other"),
+        (f"train: labels/train\n{NAMES}", "train must be a folder of image files"),
+    ],
+)
+def test_a_data_sets_file_that_says_too_little_is_named(yaml: str, said: str, tmp_path: Path) -> None:
+    path = data_set(tmp_path, OUTLINE, yaml)
+    with pytest.raises(ConfigurationError, match=said):
+        YoloFolder.from_yaml(path)
+    with pytest.raises(ConfigurationError, match="must be a data set's file, but cannot be read"):
+        YoloFolder.from_yaml(tmp_path / "none.yaml")
+
+
+def test_without_pyyaml_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = data_set(tmp_path, OUTLINE, f"train: images/train\n{NAMES}")
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ConfigurationError, match="PyYAML must be installed: pip install pyyaml"):
+        YoloFolder.from_yaml(path)
+
+
+def test_masks_need_outlines(tmp_path: Path) -> None:
+    path = data_set(tmp_path, f"{OUTLINE}\n0 0.5 0.5 1 1", f"train: images/train\n{NAMES}")
+    with pytest.raises(ConfigurationError, match=r"masks=True needs an outline of each object, but one in .*1\.txt"):
+        YoloFolder.from_yaml(path, masks=True)
+    with pytest.raises(ConfigurationError, match="labels must be a path for each of 1 images, got"):
+        YoloFolder([tmp_path / "images/train/0.jpg"], [])

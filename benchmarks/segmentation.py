@@ -14,14 +14,15 @@ each in two ways:
 Claims, on 2 cores: reuse factor 3 is at least 2 times standard, and 4 times the DataLoader.
 Bound: a reuse factor of n brings at most n times standard.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
-n: 5 rounds (`--rounds`), each a slice of every contender in turn, two epochs of 8 batches of 64 timed in each.
+n: 5 rounds (`--rounds`), each a slice of every contender in turn, six epochs of 8 batches of 64 timed in each:
+in the first ones loaders take memory that they write to again later.
 
 Like for like: anti-aliasing, float32 normalised, masks int64, 255 where there is no image. Ours make what is cached
 larger by a tenth, and crop that afresh, with the flip, which is more.
 Masks are made of the photographs: 21 classes in areas of some size, in PNGs with a palette. The consumer does nothing.
 
     python benchmarks/competitors/build.py                    once, minutes
-    python benchmarks/segmentation.py                         about 15 minutes on 2 cores
+    python benchmarks/segmentation.py                         about 20 minutes on 2 cores
     python benchmarks/segmentation.py --quick --out q.json    seconds; its figures mean nothing
 """
 
@@ -92,7 +93,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
         for kind, rows in rivals.items():
             size = recipes[kind].output.sides[0]
             entrants += workers.calibrated(stack, images, rows, size, config, options.competitors, calibration)
-        timed = 2 * config.epoch_batches
+        timed = 6 * config.epoch_batches
         slices = harness.interleave(entrants, rounds=config.rounds, timed_batches=timed)
     speeds = harness.speeds_of(slices)
     claims = list[Claim]()

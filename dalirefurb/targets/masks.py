@@ -24,6 +24,9 @@ MADE = ("uint8", "int16", "int32", "int64")
 _TOGETHER = 64
 """Pixels of a run that are written at a time."""
 
+_FEW = 16
+"""The same, of a run in a served image's row."""
+
 Labels = NDArray[Any]
 """Labels of an image's pixels, (height, width), of one of `KINDS`."""
 
@@ -128,8 +131,8 @@ def warp_runs(
     (height, width), dtype = runs.shape, runs.values.dtype
     (_, xy, _), (yx, _, _), (wx, wy, _) = source_map.tolist()
     if not (xy or yx or wx or wy or len(lines)):
-        places = _SCRATCH.take(width + 1, np.dtype(np.int64))
-        show(*runs, np.ascontiguousarray(source_map), fill, over, places, out)
+        places, row = np.empty(width + 1, np.int64), np.empty(out.shape[1] + _FEW, dtype)
+        show(*runs, np.ascontiguousarray(source_map), fill, over, places, row, out)
         return
     labels = _SCRATCH.take(height * width + _TOGETHER, dtype)
     first, stop = _rows_seen(source_map, out.shape, height)
@@ -164,7 +167,7 @@ def runs_of(kind: str, made: str) -> tuple[Callable[..., None], Callable[..., No
     values, lengths = (types.Array(getattr(types, each), 1, "C", readonly=True) for each in (kind, "uint32"))
     labels, shape = getattr(types, kind)[::1], types.UniTuple(types.int64, 2)
     source_map = types.Array(types.float64, 2, "C", readonly=True)
-    served = types.int64, types.boolean, types.int64[::1], getattr(types, made)[:, ::1]
+    served = types.int64, types.boolean, types.int64[::1], getattr(types, kind)[::1], getattr(types, made)[:, ::1]
     return (
         kept(_expand, types.void(values, lengths, types.int64, types.int64, labels)),
         kept(_show, types.void(values, lengths, shape, source_map, *served)),
@@ -186,7 +189,17 @@ def _expand(values: Any, lengths: Any, first: Any, stop: Any, out: Any) -> None:
             start += _TOGETHER
 
 
-def _show(values: Any, lengths: Any, shape: Any, source_map: Any, fill: Any, over: Any, places: Any, out: Any) -> None:
+def _show(
+    values: Any,
+    lengths: Any,
+    shape: Any,
+    source_map: Any,
+    fill: Any,
+    over: Any,
+    places: Any,
+    labels: Any,
+    out: Any,
+) -> None:
     """Do what `_warp` does where rows are of rows, and columns of columns, with the mask that has these runs.
 
     Args:
@@ -197,6 +210,7 @@ def _show(values: Any, lengths: Any, shape: Any, source_map: Any, fill: Any, ove
         fill: Likewise.
         over: Likewise.
         places: Room for the width and one more number.
+        labels: Room for a row of the served image and `_FEW` labels more.
         out: See `warp_labels`.
     """
     (height, width), (rows, columns) = shape, out.shape
@@ -211,7 +225,7 @@ def _show(values: Any, lengths: Any, shape: Any, source_map: Any, fill: Any, ove
     for column in range(width):  # Then it is how many of them show what is before a column.
         places[column + 1] += places[column]
     backwards, upwards = xx / w0 < 0, yy / w0 < 0
-    run, end = 0, np.int64(lengths[0])
+    run, end, latest = 0, np.int64(lengths[0]), np.int64(-1)
     for line in range(rows):
         y = rows - 1 - line if upwards else line
         row = (0.0 + yy * (y + 0.5) + y0) / w0
@@ -228,15 +242,23 @@ def _show(values: Any, lengths: Any, shape: Any, source_map: Any, fill: Any, ove
             run += 1
             end += np.int64(lengths[run])
         place, until, done = run, end, np.int64(0)
-        while done < stop - first:
+        while done < stop - first and start != latest:
             reached = places[min(until - start, width)]
-            begin, behind = (stop - reached, stop - done) if backwards else (first + done, first + reached)
-            shown, value = out[y], values[place]
-            for x in range(begin, behind):
-                shown[np.uint64(x)] = value
+            while done < reached:
+                # Always as many, which are few instructions: what is too much the next run covers.
+                for pixel in range(_FEW):
+                    labels[np.uint64(done + pixel)] = values[place]
+                done += _FEW
             done, place = reached, place + 1
             if done < stop - first:
                 until += np.int64(lengths[place])
+        latest, shown = start, out[y]
+        if backwards:
+            for x in range(first, stop):
+                shown[np.uint64(x)] = labels[np.uint64(stop - 1 - x)]
+        else:
+            for x in range(first, stop):
+                shown[np.uint64(x)] = labels[np.uint64(x - first)]
 
 
 @cache

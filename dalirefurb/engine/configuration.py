@@ -20,7 +20,7 @@ from dalirefurb.augment.stage import Stage, renamed
 from dalirefurb.augment.stages.custom import Custom
 from dalirefurb.calls import INSTEAD, NEEDED
 from dalirefurb.dali import Graph, cut_window, versions
-from dalirefurb.engine.backend_factory import Devices, Kernels, done_by
+from dalirefurb.engine.backend_factory import Devices, Kernels, done_by, left_to_dali
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import VERSION
@@ -181,18 +181,21 @@ class Configuration:
             ConfigurationError: If no rank could work so far ahead.
         """
         shape, pixels = self.source.image_shape, None
-        if not self.source.encoded and shape is not None:
-            sides = sum(math.prod(each.output.sides) for each in (self.recipe, *self.views))
-            pixels = max(shape[0] * shape[1], sides)
         if self.recipe.volumes:
             return prefetch.of_volumes(planner)
-        together = self.stored and not self.recipe.caches_encoded and self.kernels == "numba"
+        served = sum(math.prod(each.output.sides) for each in (self.recipe, *self.views))
+        if not self.source.encoded and shape is not None:
+            pixels = max(shape[0] * shape[1], served)
+        numba = self.kernels == "numba"
+        together = numba and self.stored and not self.recipe.caches_encoded
         return prefetch.depths(
             planner,
             pixels=pixels,
+            served=served,
             hits_together=together and not _always_misses(planner),
             devices=(self.devices.partial, self.devices.final),
             apart=self.apart(planner, stored=self.stored),
+            by_kernels=numba and self.serves == "final" and left_to_dali("numba", self.recipe) is None,
         )
 
     def apart(self, planner: Planner, *, stored: bool) -> bool:

@@ -25,7 +25,9 @@ _GPU_REPLICAS = 2
 _FINAL_GROUPS = 3
 _MORE_FINAL_GROUPS_ON_GPU = 2
 _PARTIAL_GROUPS = 2
+_KERNEL_GROUPS = 3
 _ROWS_PER_GROUP = 256
+_LEAST_ROWS_PER_GROUP = 128
 _MOST_ROWS_PER_GROUP = 2048
 _PIXELS_PER_GROUP = _ROWS_PER_GROUP * 224 * 224
 _GROUPS_PER_EPOCH = 4
@@ -104,13 +106,15 @@ class Prefetch(metaclass=TakesNumbers):
             several pipelines do not; those on a GPU share it. With kernels one pipeline decodes, from four threads on
             two do, whatever their number.
         look_ahead: Batch groups in the final part at a time, finished ones included; by default three per replica, or
-            two more than there are replicas if that part is on a GPU, with AutoAssist at most as many as its lag
-            allows. With kernels and a store two groups per replica are in work at most, and a larger number changes
-            nothing. A group takes the memory of its images: 154 MB for 256 x 224 x 224 in float32.
+            two more than there are replicas if that part is on a GPU, three where kernels do both parts, with
+            AutoAssist at most as many as its lag allows. With kernels and a store two groups per replica are in work at
+            most, and a larger number changes nothing. A group takes the memory of its images: 154 MB for
+            256 x 224 x 224 in float32.
         batches_per_group: Batches that go through the pipelines together; a group costs milliseconds however few its
             rows. By default as many as fit into 256 rows, of a source of arrays of one shape smaller than 224 x 224
-            into as many more as take no more memory, up to 2,048; with compiled kernels twice as many, up to 2,048,
-            where all rows are hits; but no more than a quarter of an epoch, and with AutoAssist 1.
+            into as many more as take no more memory, up to 2,048, of images served larger than that into as many fewer,
+            down to 128; with compiled kernels twice as many, up to 2,048, where all rows are hits; but no more than a
+            quarter of an epoch, and with AutoAssist 1.
         reading_threads: Threads that read files.
         memory: The most that a loader takes of this machine's memory beside its store, "2GB", "10%" of what is
             available, or bytes; by default what is available. To fit, the loader has less on its way than it would
@@ -140,9 +144,11 @@ class Prefetch(metaclass=TakesNumbers):
         planner: Planner,
         *,
         pixels: int | None = None,
+        served: int = 0,
         hits_together: bool = False,
         devices: tuple[Device, Device] = ("cpu", "cpu"),
         apart: bool = False,
+        by_kernels: bool = False,
     ) -> Depths:
         """Fill in what is None.
 
@@ -150,10 +156,13 @@ class Prefetch(metaclass=TakesNumbers):
             planner: Planner of the batches, or of a rank's part of them.
             pixels: Pixels of a sample on its way, at most, where all samples are arrays of one shape: a group of small
                 ones takes more of them. Of encoded images even 256 take long to decode, so None for these.
+            served: Pixels of what a sample is served as, in all views: a group of large ones takes fewer of them.
             hits_together: Whether twice as many rows are together where nothing is to be computed: all that a group
                 costs then, beside the final part, is Python's time.
             devices: Devices where the partial and the final part run.
             apart: Whether each part has pipelines of its own.
+            by_kernels: Whether kernels do both parts on the CPU, all threads one group after the other: one is in work,
+                and others wait.
 
         Raises:
             ConfigurationError: If an Assistant's lag is too short.
@@ -165,6 +174,8 @@ class Prefetch(metaclass=TakesNumbers):
         if devices[1] == "gpu":
             final_replicas = self.replicas or (_GPU_REPLICAS if apart else replicas)
             look_ahead = final_replicas + _MORE_FINAL_GROUPS_ON_GPU
+        if by_kernels:
+            look_ahead = min(look_ahead, _KERNEL_GROUPS)
         together = self.batches_per_group or 1
         depths = Depths(
             replicas=replicas,
@@ -181,6 +192,7 @@ class Prefetch(metaclass=TakesNumbers):
         if self.batches_per_group is None:
             rows = _ROWS_PER_GROUP if pixels is None else _PIXELS_PER_GROUP // pixels
             rows = min(max(rows, _ROWS_PER_GROUP), _MOST_ROWS_PER_GROUP)
+            rows = min(rows, max(_PIXELS_PER_GROUP // max(served, 1), _LEAST_ROWS_PER_GROUP))
             most = max(1, len(planner) // _GROUPS_PER_EPOCH)
             together = max(1, min(rows // planner.batch_size, most))
             of_hits = min(2 * rows, _MOST_ROWS_PER_GROUP) // planner.batch_size if hits_together else 0
@@ -204,7 +216,8 @@ class Prefetch(metaclass=TakesNumbers):
 
         What the user has chosen stays as it is.
         """
-        least = {"hits_per_group": depths.batches_per_group, "look_ahead": depths.final_replicas}
+        a_replica_each = depths.final_replicas if depths.look_ahead >= depths.final_replicas else 1
+        least = {"hits_per_group": depths.batches_per_group, "look_ahead": a_replica_each}
         for name in ("hits_per_group", "look_ahead", "ready", "batches_per_group", "replicas", "read_ahead"):
             number = getattr(depths, name)
             fewer = max(least.get(name, 1), number // 2)

@@ -14,6 +14,7 @@ import torch
 import dalirefurb.engine.prefetch as prefetch_module
 from dalirefurb import (
     Arrays,
+    BadSamplePolicy,
     FileList,
     ImageFolder,
     Loader,
@@ -72,6 +73,42 @@ def test_of_arrays_as_many_more_run_together_as_they_are_smaller(side: int, batc
 @pytest.mark.parametrize(("num_batches", "expected"), [(1, 1), (3, 1), (7, 1), (8, 2), (15, 3), (16, 4), (17, 4)])
 def test_no_more_than_a_quarter_of_a_short_epoch_runs_together(num_batches: int, expected: int) -> None:
     assert batches_per_group(num_batches, 64) == expected
+
+
+@pytest.mark.parametrize(("side", "expected"), [(64, 8), (224, 8), (288, 4), (320, 4), (640, 4), (1280, 4)])
+def test_of_images_that_are_served_large_fewer_run_together_but_128_rows(side: int, expected: int) -> None:
+    depths = Prefetch(num_threads=2).depths(Standard(64_000, batch_size=32), served=side * side)
+    assert depths.batches_per_group == expected
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 8])
+def test_where_kernels_do_all_three_groups_are_in_work_whatever_the_number_of_threads(num_threads: int) -> None:
+    planner = Standard(8000, batch_size=4)
+    depths = Prefetch(num_threads=num_threads).depths(planner, by_kernels=True)
+    assert (depths.look_ahead, depths.partial_ahead) == (3, 2 if num_threads == 1 else 3)
+    chosen = Prefetch(num_threads=num_threads, look_ahead=7).depths(planner, by_kernels=True)
+    assert chosen.look_ahead == 7
+
+
+def test_loaders_whose_stages_all_have_kernels_have_fewer_groups_in_work(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    planner = Standard(8, batch_size=2)
+    looked: dict[tuple[str, str], int] = {}
+    for kernels in ("numba", "dali"):
+        for serves in ("final", "partial"):
+            whole = Configuration(
+                source=ImageFolder(tmp_path),
+                recipe=simple(16),
+                planner=planner,
+                stored=False,
+                devices=Devices("cpu", "cpu"),
+                kernels=kernels,  # type: ignore[arg-type]
+                bad_samples=BadSamplePolicy(),
+                pin_memory=False,
+                serves=serves,  # type: ignore[arg-type]
+            )
+            looked[kernels, serves] = whole.depths(planner, Prefetch(num_threads=4)).look_ahead
+    assert looked == {("numba", "final"): 3, ("numba", "partial"): 12, ("dali", "final"): 12, ("dali", "partial"): 12}
 
 
 def test_as_many_batches_run_together_as_the_user_says() -> None:

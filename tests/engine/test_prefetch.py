@@ -91,7 +91,7 @@ def test_where_kernels_do_all_three_groups_are_in_work_whatever_the_number_of_th
 
 
 def test_loaders_whose_stages_all_have_kernels_have_fewer_groups_in_work(tmp_path: Path) -> None:
-    write_folder(tmp_path)
+    write_folder(tmp_path, num_samples=8)
     planner = Standard(8, batch_size=2)
     looked: dict[tuple[str, str], int] = {}
     for kernels in ("numba", "dali"):

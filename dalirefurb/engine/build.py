@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -366,9 +367,9 @@ def store_spec(
 
     Where nothing in them is random, the seed does not matter.
 
-    Nor do the final stages, unless they refuse images of some sizes, or make too large ones: the store holds none of
-    these. What is refused as too large decides, too: else a store would serve it. Of encoded samples the source alone
-    decides: whether one is refused is found out again.
+    Nor do the final stages, unless those up to the first that makes one size of all refuse images of some sizes, or
+    make too large ones: the store holds none of these. What is refused as too large decides, too: else a store would
+    serve it. Of encoded samples the source alone decides: whether one is refused is found out again.
     """
     source, recipe, fingerprint = configuration.source, configuration.recipe, configuration.fingerprint
     if recipe.caches_encoded and isinstance(store, DeviceStore):
@@ -396,10 +397,16 @@ def _made_by(configuration: Configuration, planner: Planner, reader: Reader, *, 
     partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
     if source.encoded or source.image_shape is None:
         partial["max_pixels"] = reader.max_pixels
-    final = [stage for each in (recipe, *configuration.views) for stage in each.final]
+    final = [stage for each in (recipe, *configuration.views) for stage in _of_varying_size(each.final)]
     if varying and any(_refuses(type(stage)) for stage in final):
         partial["final_stages"] = [stage.fingerprint() for stage in final]
     return partial
+
+
+def _of_varying_size(stages: Sequence[Stage]) -> Sequence[Stage]:
+    """Return the stages that images of varying size may enter: those behind were asked when the recipe was made."""
+    sized = [stage.fixed_size is not None for stage in stages]
+    return stages[: sized.index(True) + 1] if True in sized else stages
 
 
 def _refuses(kind: type[Stage]) -> bool:

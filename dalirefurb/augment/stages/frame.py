@@ -63,13 +63,6 @@ class _Framed(SizedStage):
         height, width = self.fixed_size
         return np.minimum(height / heights, width / widths)
 
-    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
-        """Find an image that would become too large; see `Stage.refusal`."""
-        factors = self.fitting(heights, widths) * self._scales()[1]
-        vast = factors * heights * factors * widths > _MOST_PIXELS
-        must = f"become {_MOST_PIXELS:,} pixels at most"
-        return self._first_unfit(vast, (heights, widths), must, "leave out what is so long and narrow")
-
     def _placed(self, sides: NDArray[np.float64], uniforms: NDArray[np.float64]) -> Arrays:
         """Return the parameters, given the resized sides and what a place is drawn by, each (n, 2).
 
@@ -208,6 +201,13 @@ class ScaleJitter(_Framed):
         """Return factors, with which images just cover the frame where that is meant."""
         height, width = self.fixed_size
         return np.maximum(height / heights, width / widths) if self.cover else super().fitting(heights, widths)
+
+    def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
+        """Find an image that would become too large; see `Stage.refusal`."""
+        factors = self.fitting(heights, widths) * self.scale[1]
+        vast = factors * heights * factors * widths > _MOST_PIXELS
+        must = f"become {_MOST_PIXELS:,} pixels at most"
+        return self._first_unfit(vast, (heights, widths), must, "leave out what is so long and narrow")
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw factors and places; see `Stage.draw`.

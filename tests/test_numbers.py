@@ -145,6 +145,8 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             "simple": {name: value for name, value in CROPPED.items() if name != "fill"},
             "timm_augment": {**CROPPED, "color_jitter": 0.25},
             "trivial_augment": {**CROPPED, "num_magnitude_bins": 11},
+            "yolo": {name: value for name, value in PRESET.items() if name != "split"}
+            | {"translate": 0.25, "scale": 0.25, "hsv_h": 0.25, "hsv_s": 0.5, "hsv_v": 0.5, "fliplr": 0.25},
         }.items()
     },
     "Custom": (Custom, {"function": lambda images: images, "name": "own", "revision": 2, **SIZED}),

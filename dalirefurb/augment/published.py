@@ -22,10 +22,12 @@ from dalirefurb.augment.stage import LONGEST_SIDE, Fill, Size, Stage, sides_of
 from dalirefurb.augment.stages.blur import GaussianBlur
 from dalirefurb.augment.stages.choice import RandomApply
 from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale
-from dalirefurb.augment.stages.crop import HorizontalFlip, RandomCrop
-from dalirefurb.augment.stages.frame import Place, ScaleJitter
+from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
+from dalirefurb.augment.stages.frame import Letterbox, Place, ScaleJitter
+from dalirefurb.augment.stages.geometry import RandomAffine
+from dalirefurb.augment.stages.mosaic import Mosaic
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize, ResizeInterpolation
-from dalirefurb.checks import integer, interval, require
+from dalirefurb.checks import integer, interval, number, require
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -258,6 +260,52 @@ def segmentation(
     whole = height + integer("margin", margin, 0, None, _REMEDY)
     stages = _jittered(output, margin, scale=(low / whole, high / whole), cover=True, fill=fill)
     return Recipe(*parts_of(stages, output, shared["split"]))
+
+
+@preset(
+    shared={name: each for name, each in {**_SERVED, "mean": 0.0, "std": 1.0}.items() if name != "split"},
+    mosaic="Whether four images are put together; False: each is alone in a frame, as in the last epochs.",
+    translate="Greatest shift, as a share of `size`.",
+    scale="Greatest change s of the scale, which is in 1 - s .. 1 + s.",
+    hsv_h="Greatest turn of the hue, as a share of the circle of colours.",
+    hsv_s="Greatest change s of the saturation, whose factor is in 1 - s .. 1 + s.",
+    hsv_v="The same of the brightness.",
+    fliplr="Probability that an image is mirrored.",
+)
+def yolo(
+    size: Size = 640,
+    *,
+    mosaic: bool = True,
+    translate: float = 0.1,
+    scale: float = 0.5,
+    hsv_h: float = 0.015,
+    hsv_s: float = 0.7,
+    hsv_v: float = 0.4,
+    fliplr: float = 0.5,
+    **shared: Unpack[Shared],
+) -> Recipe:
+    """Make the recipe of YOLO detectors, by the defaults that Ultralytics documents: mosaic, affine, flip, colours.
+
+    It is split before the mosaic, so nothing that is random is cached. For the last epochs, there `close_mosaic=10`,
+    make a loader of `mosaic=False` with the same store. The shorter side is resized to three quarters of the size;
+    there the longer one is to all of it, which is the same of photographs of 4:3. Saturation is torchvision's, not that
+    of HSV. Nothing is mixed.
+
+    The stages are named decode, resize, mosaic, random_affine, center_crop, flip, color_jitter; without the mosaic
+    letterbox is in its place, and no crop.
+    """
+    output, fill = _output(size, shared), 114
+    require(isinstance(mosaic, bool), "mosaic", "True or False", mosaic, "it is done always or never")
+    number("translate", translate, "in 0..1", lambda share: 0 <= share <= 1, "it is a share of the size")
+    number("scale", scale, "from 0 to below 1", lambda change: 0 <= change < 1, "0.5 is usual")
+    height, width = output.sides
+    frame: Stage = Mosaic((2 * height, 2 * width), fill) if mosaic else Letterbox(output.size, fill)
+    shift = translate / 2 if mosaic else translate
+    affine = RandomAffine(0, (shift, shift), (1 - scale, 1 + scale), interpolation="bilinear", fill=fill)
+    crops = [CenterCrop(output.size)] if mosaic else []
+    colours = ColorJitter(brightness=hsv_v, saturation=hsv_s, hue=hsv_h)
+    stages = [Resize(max(1, 3 * min(output.sides) // 4)), frame, affine, *crops, HorizontalFlip(fliplr), colours]
+    return Recipe(*parts_of(stages, output, frame.name))
 
 
 def _jittered(output: Output, margin: int, **jitter: Any) -> list[Stage]:

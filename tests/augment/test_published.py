@@ -11,10 +11,14 @@ import torch
 
 from dalirefurb import Arrays, ImageFolder, Loader, MemoryStore, Output, Recipe, Refurbish, Standard, rand_augment
 from dalirefurb.augment import (
+    CenterCrop,
     ColorJitter,
     Decode,
     GaussianBlur,
     HorizontalFlip,
+    Letterbox,
+    Mosaic,
+    RandomAffine,
     RandomApply,
     RandomCrop,
     RandomErasing,
@@ -35,6 +39,7 @@ from dalirefurb.augment.published import (
     resnet_strikes_back,
     segmentation,
     simclr,
+    yolo,
 )
 from dalirefurb.errors import ConfigurationError
 from tests.augment.drawn_images import kept
@@ -136,6 +141,38 @@ def test_detectors_and_segmentation_jitter_scales() -> None:
     assert segmentation().output == Output(480)
 
 
+def test_yolo_is_a_mosaic_at_twice_the_size_of_which_the_middle_is_left() -> None:
+    """The documented numbers; shifts are shares of what is served."""
+    affine = {"scale": (0.5, 1.5), "interpolation": "bilinear", "fill": 114}
+    last = [HorizontalFlip(0.5), ColorJitter(brightness=0.4, saturation=0.7, hue=0.015)]
+    first = [Decode(), Resize(480)]
+    whole = RandomAffine(0, (0.05, 0.05), **affine)  # type: ignore[arg-type]
+    assert [*yolo().stages] == [*first, Mosaic(1280, 114), whole, CenterCrop(640), *last]
+    alone = RandomAffine(0, (0.1, 0.1), **affine)  # type: ignore[arg-type]
+    assert [*yolo(mosaic=False).stages] == [*first, Letterbox(640), alone, *last]
+    assert yolo().output == Output(640, mean=0.0, std=1.0)
+    assert (*yolo().partial,) == (*yolo(mosaic=False).partial,) == (*first,)
+    own = yolo((64, 96), translate=0.2, scale=0.25, hsv_h=0.0, hsv_s=0.1, hsv_v=0.2, fliplr=0.0).stages
+    assert own[2:4] == (Mosaic((128, 192), 114), RandomAffine(0, (0.1, 0.1), (0.75, 1.25), None, "bilinear", 114))
+    assert own[5:] == (HorizontalFlip(0.0), ColorJitter(brightness=0.2, saturation=0.1))
+
+
+def test_the_last_epochs_without_mosaics_are_served_from_the_same_store(tmp_path: Any) -> None:
+    pytest.importorskip("numba")
+    source, planner = ImageFolder(write_folder(tmp_path, num_samples=9)), Refurbish(9, batch_size=3, reuse_factor=3)
+    with MemoryStore() as store:
+        with Loader(source, yolo(32), planner, store) as loader:
+            for _ in loader:
+                pass
+        with Loader(source, yolo(32, mosaic=False), planner, store) as loader:
+            loader.set_epoch(1)
+            closed = torch.cat([images.clone() for images, _ in loader])
+            assert (loader.stats().hits, loader.stats().misses) == (6, 3)
+    with Loader(source, yolo(32, mosaic=False), planner) as loader:
+        loader.set_epoch(1)
+        assert torch.equal(closed, torch.cat([images.clone() for images, _ in loader]))
+
+
 @pytest.mark.parametrize("margin", [0, 32])
 def test_the_shorter_side_is_as_long_as_is_said(margin: int) -> None:
     jitter = segmentation(margin=margin).stages[1]
@@ -155,6 +192,9 @@ def test_the_shorter_side_is_as_long_as_is_said(margin: int) -> None:
         (lambda: segmentation(shorter=(0, 500)), "shorter must be two numbers of pixels"),
         (lambda: segmentation(margin=-1), "margin must be an int of at least 0"),
         (lambda: large_scale_jitter(margin=0.5), "margin must be an int"),  # type: ignore[arg-type]
+        (lambda: yolo(mosaic=0.5), "mosaic must be True or False, got 0.5: it is done always or never"),  # type: ignore[arg-type]
+        (lambda: yolo(scale=1), "scale must be a number from 0 to below 1, got 1"),
+        (lambda: yolo(translate=2), "translate must be a number in 0..1, got 2"),
     ],
 )
 def test_what_the_papers_do_not_have_is_refused(make: Any, told: str) -> None:
@@ -163,7 +203,7 @@ def test_what_the_papers_do_not_have_is_refused(make: Any, told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "preset", [resnet_strikes_back, deit3, convnext, airbench, simclr, large_scale_jitter, segmentation]
+    "preset", [resnet_strikes_back, deit3, convnext, airbench, simclr, large_scale_jitter, segmentation, yolo]
 )
 def test_help_tells_every_argument_and_what_is_mixed(preset: Any) -> None:
     told = inspect.getdoc(preset) or ""

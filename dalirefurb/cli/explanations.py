@@ -89,6 +89,7 @@ examples:
   dalirefurb show photos/ --order crop_last           only crop and flip are fresh
   dalirefurb show photos/ --split flip                see what is cached if it ends before the flip
   dalirefurb show photos/ --coco instances.json       with boxes and outlines, which move with the images
+  dalirefurb show photos/ --preset yolo               mosaics, and which sample each part of them is of
   dalirefurb show --operations --preset trivial_augment --out wide.png
   dalirefurb show --plan --num-samples 1281167 --batch-size 1024
   dalirefurb show --plan --technique smartcache --replace-percent 0.05""",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dalirefurb.augment.diversity import what_differs
 from dalirefurb.augment.presets import auto_augment, evaluate, rand_augment, simple, timm_augment, trivial_augment
+from dalirefurb.augment.published import yolo
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.checks import integer
 from dalirefurb.cli.codec_noise import without_codec_noise
@@ -36,6 +37,7 @@ PRESETS: dict[str, Callable[..., Recipe]] = {
     "timm_augment": timm_augment,
     "simple": simple,
     "evaluate": evaluate,
+    "yolo": yolo,
 }
 """By name on the command line."""
 
@@ -48,7 +50,7 @@ _MOST_USES = 12
 STAGES = "stages"
 """In place of a preset: all stages are drawn."""
 
-_WITHOUT_OPERATIONS = ("simple", "evaluate")
+_WITHOUT_OPERATIONS = ("simple", "evaluate", "yolo")
 _DRAWN_AS_STAGES = ("timm_augment",)
 _OPERATION_PICTURES = 80
 """Of a sheet of operations, about."""

@@ -1,4 +1,4 @@
-"""Overlays: boxes, outlines, keypoints and masks, drawn on pictures, in one colour for each class."""
+"""Overlays: boxes, outlines, keypoints and masks on pictures, in one colour for each class; parts of mosaics."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Polygon, Rectangle
 from matplotlib.patheffects import AbstractPathEffect, withStroke
+from matplotlib.transforms import Bbox, TransformedBbox
 from numpy.typing import NDArray
 
 from dalirefurb.targets import Boxes, InstanceMasks, Keypoints, Masks, Objects, Polygons
@@ -22,6 +23,9 @@ COLOURS = (
     *("#469990", "#dcbeff", "#9a6324", "#fffac8", "#800000", "#aaffc3", "#808000", "#ffd8b1", "#000075", "#a9a9a9"),
 )
 """Of classes, by their numbers, which begin anew where these end. Points of an object have those of their places."""
+
+PARTS = ("#009e73", "#e69f00", "#cc79a7", "#56b4e9")
+"""Of the samples that parts of a mosaic are of, as many as a sheet has. The colour-blind can tell them apart."""
 
 _CLASSES = "labels"
 """Name of what says the classes of objects."""
@@ -79,6 +83,31 @@ def draw_targets(
                 x, y = ((points[seen, :2] + kind.centre) * scale + (left, top)).T
                 colours = [COLOURS[place % len(COLOURS)] for place in np.flatnonzero(seen)]
                 cut(axes.scatter(x, y, s=14, c=colours, edgecolors="white", linewidths=0.6))
+
+
+def draw_parts(
+    axes: Axes, extent: tuple[int, int, int, int], outlines: Iterable[tuple[str, str, NDArray[Any]]], width: int
+) -> None:
+    """Draw where the parts of a picture are: an outline within each, and its name in the middle of what is seen of it.
+
+    Args:
+        axes: Axes whose units are pixels.
+        extent: Where the picture is: left, right, bottom and top.
+        outlines: Name and colour of each part, and its corners in the picture's own pixels, x and y, (k, 2).
+        width: Width of the picture in its own pixels.
+    """
+    left, right, bottom, top = extent
+    within = TransformedBbox(Bbox([[left, bottom], [right, top]]), axes.transData)
+    grid = np.mgrid[left + 0.5 : right, top + 0.5 : bottom].reshape(2, -1).T
+    for name, colour, corners in outlines:
+        places = corners * (right - left) / width + (left, top)
+        drawn = axes.add_patch(Polygon(places, fill=False, edgecolor=colour, linewidth=4, zorder=5))
+        drawn.set(clip_path=drawn, clip_box=within)  # So that what it shares with another part is seen of both.
+        seen = grid[drawn.get_path().contains_points(grid)]
+        if len(seen):
+            x, y = seen.mean(axis=0)
+            style: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold", "path_effects": _HALO}
+            axes.text(x, y, name, size=9, color=colour, zorder=6, **style)
 
 
 def classes_of(targets: Iterable[Mapping[str, Any]], kinds: Mapping[str, Any]) -> list[int]:

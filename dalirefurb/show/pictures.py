@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.geometry import geometry
+from dalirefurb.augment.geometry import Geometry, geometry
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.presets import evaluate
 from dalirefurb.augment.recipe import Recipe
@@ -25,7 +26,7 @@ from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore
 from dalirefurb.targets.instance_masks import InstanceMasks
-from dalirefurb.targets.kinds import ObjectTarget
+from dalirefurb.targets.kinds import Objects, ObjectTarget, Polygons
 from dalirefurb.targets.mask_images import Masks
 from dalirefurb.targets.masks import warp_mask
 from dalirefurb.targets.ragged import Ragged
@@ -45,6 +46,20 @@ Targets = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class Part:
+    """One of the partial images that a mosaic put into a served one.
+
+    Attributes:
+        sample: Index of the sample that it is of.
+        outline: Its corners in the served image, the upper left one of the partial image first, then clockwise; x and y
+            in pixels, (4, 2), beyond the image's border, too.
+    """
+
+    sample: int
+    outline: NDArray[np.floating]
+
+
+@dataclass(frozen=True)
 class Version:
     """One draw of the partial augmentation, and what became of it.
 
@@ -53,12 +68,14 @@ class Version:
         served: The final images made from it, one for each use.
         cached_targets: What belongs to the partial image.
         served_targets: What belongs to the final images, as the loader serves it.
+        parts: With a mosaic what each final image was put together of, all of it in this version; else nothing.
     """
 
     cached: Image
     served: list[Image]
     cached_targets: Targets
     served_targets: list[Targets]
+    parts: list[list[Part]]
 
 
 @dataclass(frozen=True)
@@ -66,11 +83,13 @@ class Pictures:
     """Of one sample.
 
     Attributes:
+        sample: Index of the sample.
         original: The whole image, as the source has it.
         versions: The versions, in the order in which they were drawn.
         targets: What belongs to the whole image.
     """
 
+    sample: int
     original: Image
     versions: list[Version]
     targets: Targets
@@ -182,19 +201,75 @@ def take_pictures(
         seed: The run's seed.
     """
     cached, served = _serve(source, recipe, samples, reuse_factor=reuse_factor, epochs=2 * reuse_factor, seed=seed)
+    parts: list[list[list[Part]]] = [[[]] * len(samples)] * len(served)
+    if any(stage.partners for stage in recipe.final):
+        parts = _parts(source, recipe, samples, cached, reuse_factor=reuse_factor, seed=seed)
     made = []
     for row, index in enumerate(samples):
         original, label = source[index]
         versions = []
         for birth in (0, reuse_factor):
             image = original if recipe.caches_encoded else cached[index, birth]
-            uses = served[birth : birth + reuse_factor]
+            uses = slice(birth, birth + reuse_factor)
             targets = _on_partial(source, recipe, index, birth, image.shape[:2], original.shape[:2], seed=seed)
-            versions.append(
-                Version(image, [each[row] for each, _ in uses], targets, [dict(each[row]) for _, each in uses])
-            )
-        made.append(Pictures(original, versions, {} if source.annotations is None else label))
+            moved: list[Targets] = [dict(each[row]) for _, each in served[uses]]
+            images, its_parts = [each[row] for each, _ in served[uses]], [each[row] for each in parts[uses]]
+            versions.append(Version(image, images, targets, moved, its_parts))
+        made.append(Pictures(index, original, versions, {} if source.annotations is None else label))
     return made
+
+
+def _parts(
+    source: Source,
+    recipe: Recipe,
+    samples: Sequence[int],
+    cached: Mapping[tuple[int, int], Image],
+    *,
+    reuse_factor: int,
+    seed: int,
+) -> list[list[list[Part]]]:
+    """Return what served images were put together of, by epoch, sample and part.
+
+    The loader says it itself: each partial image's outline is an object of its sample, and goes where objects go.
+    """
+    outlines: list[list[Any]] = [[] for _ in range(len(source))]
+    for index in samples:
+        original, _ = source[index]
+        for birth in (0, reuse_factor):
+            height, width = size = cached[index, birth].shape[:2]
+            (maps,) = _partial_places(recipe, index, birth, size, original.shape[:2], seed=seed).maps
+            corners = np.array([[0, 0, 1], [width, 0, 1], [width, height, 1], [0, height, 1]]) @ maps.T
+            outlines[index].append([corners[:, :2] / corners[:, 2:]])
+    owners = Objects([[index] * len(each) for index, each in enumerate(outlines)])
+    outlined = copy(source)
+    outlined.annotations = {"outline": Polygons(outlines), "sample": owners}
+    _, served = _serve(outlined, recipe, samples, reuse_factor=reuse_factor, epochs=2 * reuse_factor, seed=seed)
+
+    def of_version(number: int, told: Targets) -> list[Part]:
+        objects = zip(told["sample"][number::2].tolist(), told["outline"][number::2], strict=True)
+        # One behind a horizon has no outline.
+        return [Part(index, np.asarray(outline[0])) for index, outline in objects if outline]
+
+    return [[of_version(epoch // reuse_factor, each) for each in told] for epoch, (_, told) in enumerate(served)]
+
+
+def _partial_places(
+    recipe: Recipe, index: int, version: int, size: tuple[int, ...], source_size: tuple[int, ...], *, seed: int
+) -> Geometry:
+    """Return where everything in a partial image of this size comes from."""
+    (height, width), (source_height, source_width) = size, source_size
+    shown, numbers = np.array([index]), np.array([version])
+    return geometry(
+        recipe,
+        seed=seed,
+        indices=shown,
+        shown=shown,
+        versions=numbers,
+        servings=numbers,
+        heights=np.array([source_height]),
+        widths=np.array([source_width]),
+        partial=(height, width),
+    )
 
 
 def _on_partial(
@@ -212,18 +287,8 @@ def _on_partial(
     if not targets:
         return {}
     (height, width), (source_height, source_width) = size, source_size
-    shown, numbers, sizes = np.array([index]), np.array([version]), np.array([source_size], np.int64)
-    places = geometry(
-        recipe,
-        seed=seed,
-        indices=shown,
-        shown=shown,
-        versions=numbers,
-        servings=numbers,
-        heights=sizes[:, 0],
-        widths=sizes[:, 1],
-        partial=(height, width),
-    )
+    places = _partial_places(recipe, index, version, size, source_size, seed=seed)
+    shown, sizes = np.array([index]), np.array([source_size], np.int64)
     moved, _ = moved_objects(targets, shown, sizes, places, (height, width))
     made = {name: each.values if isinstance(each, Ragged) else each[0] for name, each in moved.items()}
     for name, target in targets.items():

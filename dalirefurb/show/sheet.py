@@ -17,8 +17,8 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.show import BACKGROUND, CACHED, FRESH, GREY, INK, LINE
 from dalirefurb.show.operations import MAGNITUDES, TABLES, Row, draws, operate
-from dalirefurb.show.overlays import classes_of, colour_of, draw_targets
-from dalirefurb.show.pictures import Image, Pictures, Targets, of_good_samples, square_image, take_pictures
+from dalirefurb.show.overlays import PARTS, classes_of, colour_of, draw_parts, draw_targets
+from dalirefurb.show.pictures import Image, Part, Pictures, Targets, of_good_samples, square_image, take_pictures
 from dalirefurb.source import Source
 from dalirefurb.targets import Boxes, Keypoints, Masks, Polygons
 
@@ -57,6 +57,10 @@ _MOST_CLASSES = 40
 
 _LETTER = 7
 """Width of a small letter in pixels, about."""
+
+_ON_MOSAICS = (
+    "outlines: the parts of a mosaic, each in the colour and with the number of its sample, in the version of its line"
+)
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,9 @@ def pictures_sheet(source: Source, recipe: Recipe, *, name: str, reuse_factor: i
     legend += [(line, INK) for text in said for line in textwrap.wrap(text, width // _LETTER)]
     kinds = source.annotations or {}
     legend += [(line, INK) for line in _on_pictures(kinds)]
+    colours = {each.sample: PARTS[place] for place, each in enumerate(pictures)}
+    if pictures[0].versions[0].parts[0]:
+        legend += [(line, INK) for line in textwrap.wrap(_ON_MOSAICS, width // _LETTER)]
     classes = _classes(pictures, source, width)
     below = _MARGIN + 2 * _TITLE_LINE + len(legend) * _LINE
     bars = below + max((row + 1 for _, row, _, _ in classes), default=0) * _LINE + 2 * _GAP
@@ -138,7 +145,7 @@ def pictures_sheet(source: Source, recipe: Recipe, *, name: str, reuse_factor: i
     again = ", drawn anew" if _random(recipe.partial) else ", made anew"
     for number, each in enumerate(pictures):
         _fill(axes, _MARGIN, first + number * sample, width, 1, LINE)
-        _draw_sample(axes, first + number * sample + _GAP, each, columns, again, kinds)
+        _draw_sample(axes, first + number * sample + _GAP, each, columns, again, kinds, colours)
     _fill(axes, _MARGIN, end, width, 1, LINE)
     return figure
 
@@ -150,27 +157,35 @@ def _draw_sample(
     columns: tuple[_Column, _Column, _Column],
     again: str,
     kinds: Mapping[str, Any],
+    colours: Mapping[int, str],
 ) -> None:
     """Draw one sample's pictures, a version in each line; `again` is said of all versions but the first."""
     original, partial, final = columns
 
-    def draw(x: int, y: int, picture: Image, targets: Targets, **style: Any) -> None:
-        draw_targets(axes, _draw_picture(axes, x, y, picture, CELL, **style), targets, kinds, picture.shape[1])
+    def draw(x: int, y: int, picture: Image, targets: Targets, parts: Sequence[Part] = (), **style: Any) -> None:
+        extent = _draw_picture(axes, x, y, picture, CELL, **style)
+        draw_targets(axes, extent, targets, kinds, picture.shape[1])
+        if parts:
+            named = [(str(part.sample), colours[part.sample], part.outline) for part in parts]
+            draw_parts(axes, extent, named, picture.shape[1])
 
     beside = top + (len(pictures.versions) - 1) * _VERSION // 2
-    draw(original.x, beside, pictures.original, pictures.targets)
+    mosaic = bool(pictures.versions[0].parts[0])
+    draw(original.x, beside, pictures.original, pictures.targets, name=f"sample {pictures.sample}" if mosaic else "")
     epoch = 0
     for place, version in enumerate(pictures.versions):
         y = top + place * _VERSION
         _draw_arrow(axes, original.end, beside, partial.x, y)
         _draw_arrow(axes, partial.end, y, final.x, y)
         name = f"version {place + 1}{again if place else ''}"
-        draw(partial.x, y, version.cached, version.cached_targets, frame=_FRAME, colour=partial.colour, name=name)
+        height, width = version.cached.shape[:2]
+        own = [Part(pictures.sample, np.array([[0, 0], [width, 0], [width, height], [0, height]]))] * mosaic
+        draw(partial.x, y, version.cached, version.cached_targets, own, frame=_FRAME, colour=partial.colour, name=name)
         for use, (picture, targets) in enumerate(zip(version.served, version.served_targets, strict=True)):
             x = final.x + use * _STEP
             earlier = [each for each in range(use) if np.array_equal(version.served[each], picture)]
             name = f"epoch {epoch}" + (f", as in {epoch - use + earlier[0]}" if earlier else "")
-            draw(x, y, picture, targets, frame=_FRAME, colour=final.colour, name=name)
+            draw(x, y, picture, targets, version.parts[use], frame=_FRAME, colour=final.colour, name=name)
             epoch += 1
 
 

@@ -337,6 +337,8 @@ def test_help_explains_every_option(command, capsys):
         (["--reuse-factor", "13"], "--reuse-factor must be an int in 1..12, got 13: 2 or 3 is usual"),
         (["--size", "0"], "--size must be a positive integer, got 0"),
         (["--operations", "--preset", "evaluate"], "must have operations of varying magnitude"),
+        (["--operations", "--preset", "yolo"], "must have operations of varying magnitude"),
+        (["--preset", "yolo", "--split", "flip"], "'mosaic' takes several partial images of a batch"),
         (["--operations", "--plan"], "argument --plan: not allowed with argument --operations"),
         (
             ["--plan", "--num-samples", "99", "--reuse-factor", "0"],

@@ -11,12 +11,22 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from dalirefurb import FileList, Output, Recipe, evaluate, rand_augment
-from dalirefurb.augment import Decode, HorizontalFlip, RandomResizedCrop, RandomRotation
+from dalirefurb.augment import (
+    Decode,
+    HorizontalFlip,
+    Mosaic,
+    RandomAffine,
+    RandomCrop,
+    RandomResizedCrop,
+    RandomRotation,
+)
 from dalirefurb.augment.policies.aug_mix import AugMix
+from dalirefurb.augment.published import yolo
+from dalirefurb.augment.stage import draw
 from dalirefurb.cli import main
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.show.overlays import COLOURS, classes_of, draw_targets
-from dalirefurb.show.pictures import of_good_samples, take_pictures
+from dalirefurb.show.overlays import COLOURS, PARTS, classes_of, draw_parts, draw_targets
+from dalirefurb.show.pictures import Versions, of_good_samples, take_pictures
 from dalirefurb.show.sheet import pictures_sheet
 from dalirefurb.targets import Annotated, Boxes, InstanceMasks, Keypoints, Masks, Objects, Polygons
 from dalirefurb.targets.coco import parts_of
@@ -165,3 +175,55 @@ def test_masks_of_objects_are_where_cached_and_served_pictures_show_them(tmp_pat
     axes = Figure().add_axes((0, 0, 1, 1))
     draw_targets(axes, (0, 48, 48, 0), taken.versions[0].cached_targets, annotated.annotations or {}, SIZE)
     assert len(axes.images) == len(taken.versions[0].cached_targets["masks"])
+
+
+@pytest.mark.parametrize("warps", [False, True])
+def test_parts_of_a_mosaic_are_where_the_plan_puts_their_samples(warps: bool, tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    mosaic, affine, mirror = Mosaic(160), RandomAffine(20, (0.1, 0.1), (0.5, 1.5)), HorizontalFlip()
+    final, samples, window = (mosaic, *[affine] * warps, mirror), [7, 1, 4], (60, 70)
+    recipe = Recipe([Decode(), RandomCrop(window), HorizontalFlip(name="turn"), *final], Output(160), "mosaic")
+    taken = take_pictures(masked(tmp_path), recipe, samples, reuse_factor=2, seed=3)
+    planner = Versions(12, batch_size=3, seed=3, samples=(7, 1, 4), reuse_factor=2)
+    for epoch in range(4):
+        plan, sides = planner.plan(epoch, 0), np.full(3, 160)
+        given = {"indices": plan.indices, "numbers": plan.serving, "heights": sides, "widths": sides}
+        drawn, _, _ = draw(final, seed=3, versions=plan.version, **given)
+        back = affine.matrices(drawn["random_affine"], sides, sides) if warps else np.stack([np.eye(3)] * 3)
+        for row, each in enumerate(taken):
+            parts = each.versions[epoch // 2].parts[epoch % 2]
+            others = [(row + 1 + int(2 * uniform)) % 3 for uniform in drawn["mosaic"]["partners"][row]]
+            assert [part.sample for part in parts] == [samples[other] for other in (row, *others)]
+            y, x = drawn["mosaic"]["centre"][row]
+            for place, part in enumerate(parts):
+                left, top = x - 70 * (place % 2 == 0), y - 60 * (place < 2)
+                corners = [[left, top, 1], [left + 70, top, 1], [left + 70, top + 60, 1], [left, top + 60, 1]]
+                wanted = (np.array(corners) @ np.linalg.inv(back[row]).T)[:, :2]
+                if drawn["flip"]["mirror"][row]:
+                    wanted[:, 0] = 160 - wanted[:, 0]
+                assert np.abs(part.outline - wanted).max() <= (1e-3 if warps else 0)
+
+
+def test_parts_are_outlined_within_and_named_where_they_are_seen() -> None:
+    axes = Figure().add_axes((0, 0, 1, 1), xlim=(0, 300), ylim=(300, 0))
+    seen, beyond = np.array([[-4, -4], [4, -4], [4, 2], [-4, 2]]), np.array([[9, 0], [12, 0], [12, 3], [9, 3]])
+    draw_parts(axes, (100, 180, 260, 200), [("17", "#ff0000", seen), ("3", "#00ff00", beyond)], 8)
+    one, other = axes.patches
+    assert one.get_xy().tolist()[:4] == [[60, 160], [140, 160], [140, 220], [60, 220]]  # type: ignore[attr-defined]
+    assert other.get_clip_box().bounds == one.get_clip_box().bounds  # type: ignore[union-attr]
+    assert one.get_clip_path() is not None
+    (name,) = axes.texts
+    assert (name.get_text(), name.get_position(), name.get_color()) == ("17", (120, 210), "#ff0000")
+
+
+def test_a_sheet_of_mosaics_names_samples_and_draws_what_is_shared_in_one_colour(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    sheet = pictures_sheet(boxed(tmp_path), yolo(SIZE), name="yolo", reuse_factor=1)
+    said = [text.get_text() for text in sheet.axes[0].texts]
+    assert [text for text in said if text.startswith("sample")] == ["sample 1", "sample 5", "sample 7", "sample 11"]
+    assert any(text.startswith("outlines: the parts of a mosaic") for text in said)
+    assert said.count("7") >= 2  # on the cached picture, and in mosaics
+    named = {text.get_text(): str(text.get_color()) for text in sheet.axes[0].texts if text.get_text().isdigit()}
+    assert named == dict(zip(("1", "5", "7", "11"), PARTS, strict=True))
+    alone = pictures_sheet(boxed(tmp_path), yolo(SIZE, mosaic=False), name="yolo", reuse_factor=1)
+    assert not any("outlines" in text.get_text() or text.get_text().isdigit() for text in alone.axes[0].texts)

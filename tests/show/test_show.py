@@ -393,6 +393,7 @@ def test_show_takes_every_preset_order_and_split(folder, tmp_path, capsys):
         (["--preset", "auto_augment_cifar10", "--order", "crop_last"], "random_crop"),
         (["--preset", "trivial_augment", "--split", "flip"], "flip                     final"),
         (["--preset", "evaluate"], "center_crop"),
+        (["--preset", "yolo"], "mosaic                   final"),
     ):
         assert main(["show", str(folder), "--size", "32", "--out", str(tmp_path / "a.png"), *arguments]) == 0
         assert told in capsys.readouterr().out

@@ -104,7 +104,7 @@ def draw_parts(
         drawn = axes.add_patch(Polygon(places, fill=False, edgecolor=colour, linewidth=4, zorder=5))
         drawn.set(clip_path=drawn, clip_box=within)  # So that what it shares with another part is seen of both.
         seen = grid[drawn.get_path().contains_points(grid)]
-        if len(seen):
+        if len(seen) and np.ptp(seen, axis=0).min() > 10:  # Else there is no room.
             x, y = seen.mean(axis=0)
             style: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold", "path_effects": _HALO}
             axes.text(x, y, name, size=9, color=colour, zorder=6, **style)

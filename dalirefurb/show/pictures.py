@@ -45,18 +45,9 @@ Targets = Mapping[str, Any]
 """What belongs to an image, by name, in its pixels, as in a loader's dictionaries; empty where a source has none."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """One of the partial images that a mosaic put into a served one.
-
-    Attributes:
-        sample: Index of the sample that it is of.
-        outline: Its corners in the served image, the upper left one of the partial image first, then clockwise; x and y
-            in pixels, (4, 2), beyond the image's border, too.
-    """
-
-    sample: int
-    outline: NDArray[np.floating]
+Part = tuple[int, NDArray[np.floating]]
+"""Of a mosaic: the sample that a part is of, and the corners of its partial image, from the upper left one clockwise,
+where they are in the served image; x and y in pixels, (4, 2), beyond its border, too."""
 
 
 @dataclass(frozen=True)
@@ -220,13 +211,7 @@ def take_pictures(
 
 
 def _parts(
-    source: Source,
-    recipe: Recipe,
-    samples: Sequence[int],
-    cached: Mapping[tuple[int, int], Image],
-    *,
-    reuse_factor: int,
-    seed: int,
+    source: Source, recipe: Recipe, samples: Sequence[int], cached: Mapping[Any, Image], *, reuse_factor: int, seed: int
 ) -> list[list[list[Part]]]:
     """Return what served images were put together of, by epoch, sample and part.
 
@@ -248,7 +233,7 @@ def _parts(
     def of_version(number: int, told: Targets) -> list[Part]:
         objects = zip(told["sample"][number::2].tolist(), told["outline"][number::2], strict=True)
         # One behind a horizon has no outline.
-        return [Part(index, np.asarray(outline[0])) for index, outline in objects if outline]
+        return [(index, np.asarray(outline[0])) for index, outline in objects if outline]
 
     return [[of_version(epoch // reuse_factor, each) for each in told] for epoch, (_, told) in enumerate(served)]
 

@@ -58,10 +58,6 @@ _MOST_CLASSES = 40
 _LETTER = 7
 """Width of a small letter in pixels, about."""
 
-_ON_MOSAICS = (
-    "outlines: the parts of a mosaic, each in the colour and with the number of its sample, in the version of its line"
-)
-
 
 @dataclass(frozen=True)
 class _Column:
@@ -116,13 +112,13 @@ def pictures_sheet(source: Source, recipe: Recipe, *, name: str, reuse_factor: i
     used = [colour for colour in meanings if colour in {column.colour for column in columns}]
     width = columns[-1].end - _MARGIN
     said = what_differs(name, recipe.stages, recipe.split, reuse_factor).splitlines()
+    if pictures[0].versions[0].parts[0]:
+        said.append("outlines: parts of mosaics, with colour and number of their samples, in the version of their line")
     legend = [(meanings[colour], colour) for colour in used]
     legend += [(line, INK) for text in said for line in textwrap.wrap(text, width // _LETTER)]
     kinds = source.annotations or {}
     legend += [(line, INK) for line in _on_pictures(kinds)]
     colours = {each.sample: PARTS[place] for place, each in enumerate(pictures)}
-    if pictures[0].versions[0].parts[0]:
-        legend += [(line, INK) for line in textwrap.wrap(_ON_MOSAICS, width // _LETTER)]
     classes = _classes(pictures, source, width)
     below = _MARGIN + 2 * _TITLE_LINE + len(legend) * _LINE
     bars = below + max((row + 1 for _, row, _, _ in classes), default=0) * _LINE + 2 * _GAP
@@ -166,7 +162,7 @@ def _draw_sample(
         extent = _draw_picture(axes, x, y, picture, CELL, **style)
         draw_targets(axes, extent, targets, kinds, picture.shape[1])
         if parts:
-            named = [(str(part.sample), colours[part.sample], part.outline) for part in parts]
+            named = [(str(sample), colours[sample], outline) for sample, outline in parts]
             draw_parts(axes, extent, named, picture.shape[1])
 
     beside = top + (len(pictures.versions) - 1) * _VERSION // 2
@@ -179,7 +175,7 @@ def _draw_sample(
         _draw_arrow(axes, partial.end, y, final.x, y)
         name = f"version {place + 1}{again if place else ''}"
         height, width = version.cached.shape[:2]
-        own = [Part(pictures.sample, np.array([[0, 0], [width, 0], [width, height], [0, height]]))] * mosaic
+        own = [(pictures.sample, np.array([[0, 0], [width, 0], [width, height], [0, height]]))] * mosaic
         draw(partial.x, y, version.cached, version.cached_targets, own, frame=_FRAME, colour=partial.colour, name=name)
         for use, (picture, targets) in enumerate(zip(version.served, version.served_targets, strict=True)):
             x = final.x + use * _STEP

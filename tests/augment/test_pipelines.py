@@ -266,6 +266,52 @@ def test_a_detector_learns_what_is_drawn_and_goes_on_from_its_checkpoint(tmp_pat
         pipeline.main(["--images", str(tmp_path)])
 
 
+def test_a_detector_learns_on_mosaics_and_without_and_goes_on_from_its_checkpoint(tmp_path, capsys):
+    pytest.importorskip("numba")
+    pipeline = module("detection_mosaic")
+    arguments = ["--made", "80", "--size", "32", "--batch-size", "12", "--learning-rate", "0.01"]
+
+    def said(epochs, alone, *more):
+        pipeline.main([*arguments, "--epochs", str(epochs), "--close-mosaic", str(alone), *more])
+        pattern = r"epoch (\d+)  (\w+)  loss ([\d.]+)  hits (\d+)  misses (\d+)  mAP ([\d.]+)%"
+        return re.findall(pattern, capsys.readouterr().out)
+
+    whole = said(4, 2)
+    # What mosaics left in the store is served without them.
+    assert [(kind, hits, misses) for _, kind, _, hits, misses, _ in whole] == [
+        ("mosaic", "0", "72"),
+        ("mosaic", "48", "24"),
+        ("alone", "48", "24"),
+        ("alone", "48", "24"),
+    ]
+    assert float(whole[-1][2]) < 0.6 * float(whole[0][2])
+    assert float(whole[-1][5]) > 20
+    checkpoint = ("--checkpoint", str(tmp_path / "model.pt"))
+    parts = said(1, 0, *checkpoint) + said(3, 1, *checkpoint) + said(4, 2, *checkpoint)
+    assert [each[:3] + each[5:] for each in parts] == [each[:3] + each[5:] for each in whole]
+    with pytest.raises(SystemExit, match="pass --images, --labels and --names, or --made"):
+        pipeline.main(["--images", str(tmp_path)])
+
+
+def test_the_objects_of_a_batch_are_learned_where_their_images_are():
+    """Of two images the second has two objects: what is found exactly costs nothing."""
+    pipeline = module("detection_mosaic")
+    boxes = torch.tensor([[0.5, 0.5, 0.5, 0.25], [0.25, 0.75, 0.125, 0.25], [0.75, 0.25, 0.25, 0.25]])
+    objects = {"bboxes": boxes, "cls": torch.tensor([[1.0], [0.0], [1.0]]), "batch_idx": torch.tensor([0.0, 1.0, 1.0])}
+    scores, found = torch.full((2, 2, 8, 8), -20.0), torch.zeros(2, 4, 8, 8)
+    places = ((0, 1, 4, 4), (1, 0, 6, 2), (1, 1, 2, 6))
+    for (row, label, y, x), (_, _, width, height) in zip(places, boxes.tolist(), strict=True):
+        scores[row, label, y, x] = 10 - label
+        found[row, :, y, x] = torch.tensor([0, 0, 8 * width, 8 * height])
+    assert pipeline.loss_of((scores, found), objects) < 1e-6
+    own = pipeline.detected(lambda images: (scores, found), torch.zeros(2, 3, 32, 32), most=2)
+    assert own[1][0].tolist() == [boxes[1].tolist(), boxes[2].tolist()]
+    assert own[1][1].tolist() == [0, 1]
+    assert torch.allclose(pipeline.ious(boxes, boxes).diag(), torch.ones(3))
+    found[1, :, 6, 2] += 1
+    assert pipeline.loss_of((scores, found), objects) == pytest.approx(4 * 0.5 / 4 / 3)
+
+
 def test_boxes_of_a_detector_are_judged_in_the_source() -> None:
     pipeline = module("detection")
     one = torch.tensor([[0.0, 0, 10, 10], [20, 20, 40, 30]])

@@ -23,6 +23,7 @@ each photograph, of 20 to 60 vertices. The consumer does nothing.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ from typing import Any
 import harness
 import numpy as np
 import workers
-from claims import Claim
+from claims import Claim, Speeds
 from competitors.rows import ANNOTATIONS, WITH_OBJECTS
 from experiment import Experiment, Options
 from harness import Slice
@@ -40,6 +41,7 @@ from loaders import KEPT, STANDARD, Compared, reuse
 
 from dalirefurb import FileList, ImageFolder, Kept, Recipe
 from dalirefurb.augment.published import large_scale_jitter
+from dalirefurb.source import Source
 from dalirefurb.targets import CocoDetection
 
 LEAST_OF_LOADER = 3.0
@@ -60,7 +62,16 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
     return compare(config, options, WITH_OBJECTS, reuse(config.reuse_factor), masks=True)
 
 
-def compare(config: Any, options: Options, rows: str, fast: str, *, masks: bool) -> dict[str, Any]:
+def compare(
+    config: Any,
+    options: Options,
+    rows: str,
+    fast: str,
+    *,
+    masks: bool,
+    further: Callable[[ExitStack, Source, FileList], list[Any]] = lambda stack, source, images: [],
+    claimed: Callable[[Speeds], list[Claim]] = lambda speeds: [],
+) -> dict[str, Any]:
     """Make objects, calibrate the competitor, and let all take turns.
 
     Args:
@@ -69,6 +80,8 @@ def compare(config: Any, options: Options, rows: str, fast: str, *, masks: bool)
         rows: End of the competitors' names.
         fast: Name of what is claimed to be `LEAST_OF_LOADER` times the competitor.
         masks: Whether each object has a mask, too.
+        further: Makes others that take turns, of the samples with objects and of those without.
+        claimed: What is claimed of these, by their speeds.
     """
     there = workers.available(options.competitors)
     with ExitStack() as stack:
@@ -77,7 +90,7 @@ def compare(config: Any, options: Options, rows: str, fast: str, *, masks: bool)
         images = FileList(files, np.zeros(len(files), np.int64))
         source = CocoDetection(folder, folder / ANNOTATIONS, masks=masks)
         kept, calibration = Kept(source, memory / "keep"), list[Slice]()
-        entrants = config.turns(stack, source, kept, config.recipe())
+        entrants = config.turns(stack, source, kept, config.recipe()) + further(stack, source, images)
         rivals = {name: tried for name, tried in there.settings.items() if name.endswith(rows)}
         entrants += workers.calibrated(stack, images, rivals, config.size, config, options.competitors, calibration)
         timed = 2 * config.epoch_batches
@@ -87,6 +100,7 @@ def compare(config: Any, options: Options, rows: str, fast: str, *, masks: bool)
     claims = [
         Claim.between(speeds, reused, STANDARD, bound=config.reuse_factor),
         Claim.between(speeds, KEPT, STANDARD),
+        *claimed(speeds),
         *(Claim.between(speeds, fast, rival, LEAST_OF_LOADER) for rival in rivals),
         *(Claim.between(speeds, other, rival) for rival in rivals),
     ]

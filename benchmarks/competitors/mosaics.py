@@ -15,8 +15,8 @@ _FILL, _SHORTER = 114, 480
 class MosaicRow(DataLoaderRow):
     """OpenCV and NumPy in a DataLoader: each sample reads, decodes and resizes its own file and three others.
 
-    Then as ours: four around a random point at twice the size, one affine map to the size, a flip, and brightness,
-    contrast, saturation and hue, these by tables as detectors have them. A batch is images and a list of tensors.
+    Then as ours: four around a random point at twice the size, one affine map to the size, a flip, and value,
+    saturation and hue, these by tables as detectors have them. A batch is images and a list of tensors.
     """
 
     packages = ("torch", "numpy", "cv2")
@@ -71,7 +71,7 @@ class MosaicRow(DataLoaderRow):
             return canvas, np.concatenate(found)
 
         def colours(image: Any) -> Any:
-            hue, saturation, value = (random.uniform(1 - most, 1 + most) for most in (0.015, 0.4, 0.4))
+            hue, saturation, value = (random.uniform(1 - most, 1 + most) for most in (0.015, 0.7, 0.4))
             levels = np.arange(256, dtype=np.float32)
             tables = (levels * hue % 180, (levels * saturation).clip(0, 255), (levels * value).clip(0, 255))
             planes = cv2.split(cv2.cvtColor(image, cv2.COLOR_BGR2HSV))
@@ -86,7 +86,7 @@ class MosaicRow(DataLoaderRow):
                 cv2.setNumThreads(0)
                 canvas, boxes = mosaic(index)
                 scale = random.uniform(0.5, 1.5)
-                x, y = (size / 2 - scale * whole / 2 + random.uniform(-0.1, 0.1) * whole for _ in range(2))
+                x, y = (size / 2 - scale * whole / 2 + random.uniform(-0.1, 0.1) * size for _ in range(2))
                 matrix = np.array([[scale, 0, x], [0, scale, y]], np.float32)
                 image = cv2.warpAffine(canvas, matrix, (size, size), borderValue=(_FILL,) * 3)
                 boxes[:, :4] = boxes[:, :4] * scale + [x, y, x, y]

@@ -1,3 +1,4 @@
+import importlib
 import json
 import re
 import socket
@@ -562,6 +563,35 @@ def test_masks_are_made_beside_photographs_and_loaded_with_them(folder, tmp_path
 
 
 @pytest.mark.weekly
+@pytest.mark.parametrize("script", ["detection", "mosaic"])
+def test_objects_are_made_beside_photographs_and_loaded_with_them(folder, tmp_path, monkeypatch, script):
+    pytest.importorskip("numba")
+    monkeypatch.setattr(experiment, "keep_memory", lambda: None)
+    out, nowhere = tmp_path / "x.json", tmp_path / "python"
+    written, printed = quick(script, out, "--data", folder, "--competitors", nowhere)
+    results = written["results"]
+    unshared = ["standard, unshared", "reuse factor 3, unshared"] if script == "mosaic" else []
+    contenders = {"standard", "reuse factor 3", "decoded images kept", *unshared}
+    assert {each["contender"] for each in results["slices"]} == contenders
+    found = [(each["name"], each["least"], each["bound"]) for each in results["claims"]]
+    assert found[:2] == [("reuse factor 3 / standard", None, 3), ("decoded images kept / standard", None, None)]
+    assert (
+        found[2:]
+        == [
+            ("standard / standard, unshared", 1.8, 4),
+            ("reuse factor 3 / standard, unshared", 2.2, 12),
+            ("reuse factor 3 / reuse factor 3, unshared", None, 4),
+        ][: 3 * bool(unshared)]
+    )
+    assert "left out: competitors' environment: not there" in printed
+
+
+def test_smart_caches_bound_is_of_hits_and_of_the_misses_that_are_left():
+    bounds = importlib.import_module("volumes").bounds_of({"Frozen": [4.0, 8.0], "Standard": [1.0, 2.0]}, 1 / 8)
+    assert bounds == pytest.approx([1 / (1 / 4 + 3 / 4 / 8), 1 / (1 / 8 + 3 / 8 / 8)])
+
+
+@pytest.mark.weekly
 def test_scans_are_made_and_their_cubes_loaded(tmp_path, monkeypatch):
     pytest.importorskip("numba")
     pytest.importorskip("nibabel")
@@ -570,7 +600,11 @@ def test_scans_are_made_and_their_cubes_loaded(tmp_path, monkeypatch):
     results = written["results"]
     assert {each["contender"] for each in results["slices"]} == {"SmartCache", "Frozen", "Standard"}
     found = [(each["name"], each["least"], each["bound"]) for each in results["claims"]]
-    assert found == [("SmartCache / Standard", 3, pytest.approx(8)), ("Frozen / SmartCache", None, None)]
+    assert found == [
+        ("SmartCache / Standard", 3, pytest.approx(8)),
+        ("SmartCache / its bound", 0.9, 1),
+        ("Frozen / SmartCache", None, None),
+    ]
     assert "left out: competitors' environment: not there" in printed
 
 

@@ -139,7 +139,7 @@ def _check_tensors(images: torch.Tensor, labels: torch.Tensor) -> None:
         "images",
         "floating point of shape (B, C, H, W)",
         f"{images.dtype} of shape {tuple(images.shape)}",
-        "mix what the loader serves",
+        "mix what the loader serves; volumes are not mixed, so leave Mix out there",
     )
 
 

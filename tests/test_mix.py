@@ -206,3 +206,10 @@ def test_what_cannot_be_mixed_is_one_line(use, told):
 def test_masks_are_refused_by_name():
     with pytest.raises(ConfigurationError, match=r"these are masks of shape \(2, 8, 6\).*: leave Mix out"):
         Mix(CLASSES, cutmix=1.0)(torch.zeros(2, 3, 8, 6), torch.zeros(2, 8, 6, dtype=torch.int64), step=0)
+
+
+def test_volumes_are_refused_by_name():
+    with pytest.raises(
+        ConfigurationError, match=r"of shape \(2, 1, 8, 8, 8\)': .*volumes are not mixed, so leave Mix out"
+    ):
+        Mix(CLASSES, mixup=1.0)(torch.zeros(2, 1, 8, 8, 8), torch.zeros(2, dtype=torch.int64), step=0)

@@ -18,7 +18,7 @@ from dalirefurb.augment.presets import evaluate
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.target_maker import moved_objects
-from dalirefurb.errors import SampleError
+from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.loader import Loader
 from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.planner import Planner
@@ -325,8 +325,11 @@ def _serve(
     """Return what the store held, and what each epoch served: (B, H, W, 3), and what belongs to each image.
 
     Raises:
+        ConfigurationError: If there are volumes.
         SampleError: If one of the samples is bad.
     """
+    if source.volumes or recipe.volumes:
+        raise ConfigurationError("pictures are of images, but these are volumes: source[i] is the arrays of one")
     planner = Versions(
         len(source), batch_size=len(samples), seed=seed, samples=tuple(samples), reuse_factor=reuse_factor
     )

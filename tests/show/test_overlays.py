@@ -10,15 +10,17 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from dalirefurb import FileList, Output, Recipe, evaluate, rand_augment
+from dalirefurb import FileList, Output, Recipe, Volumes, evaluate, rand_augment
 from dalirefurb.augment import (
     Decode,
     HorizontalFlip,
     Mosaic,
     RandomAffine,
     RandomCrop,
+    RandomCrop3D,
     RandomResizedCrop,
     RandomRotation,
+    VolumeOutput,
 )
 from dalirefurb.augment.policies.aug_mix import AugMix
 from dalirefurb.augment.published import yolo
@@ -27,7 +29,7 @@ from dalirefurb.cli import main
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.overlays import COLOURS, PARTS, classes_of, draw_parts, draw_targets
 from dalirefurb.show.pictures import Versions, of_good_samples, take_pictures
-from dalirefurb.show.sheet import pictures_sheet
+from dalirefurb.show.sheet import pictures_sheet, stages_sheet
 from dalirefurb.targets import Annotated, Boxes, InstanceMasks, Keypoints, Masks, Objects, Polygons
 from dalirefurb.targets.coco import parts_of
 from tests.targets.scenes import COLOURS as SHAPES
@@ -227,3 +229,15 @@ def test_a_sheet_of_mosaics_names_samples_and_draws_what_is_shared_in_one_colour
     assert named == dict(zip(("1", "5", "7", "11"), PARTS, strict=True))
     alone = pictures_sheet(boxed(tmp_path), yolo(SIZE, mosaic=False), name="yolo", reuse_factor=1)
     assert not any("outlines" in text.get_text() or text.get_text().isdigit() for text in alone.axes[0].texts)
+
+
+def test_volumes_are_refused_by_name() -> None:
+    source = Volumes([np.zeros((8, 8, 8), np.float32)] * 2)
+    recipe = Recipe([RandomCrop3D(4)], VolumeOutput(4), split=0)
+    for draw_it in (
+        lambda: pictures_sheet(source, recipe, name="mine", reuse_factor=2),
+        lambda: pictures_sheet(source, evaluate(SIZE, raw=True), name="mine", reuse_factor=2),
+        lambda: stages_sheet(source, size=SIZE),
+    ):
+        with pytest.raises(ConfigurationError, match="pictures are of images, but these are volumes"):
+            draw_it()

@@ -57,6 +57,7 @@ from dalirefurb.packed import pack, unpack
 from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source.volume_arrays import volume_of
+from dalirefurb.store import DeviceStore
 from tests.volumes.reference import batch_of, noise, volumes
 
 COUNT, SEED = 10, 5
@@ -393,6 +394,10 @@ def test_what_cannot_be_served_is_refused() -> None:
         (lambda: Loader(source, recipe, planner, views=2), "views"),
         (lambda: PartialSource(source, recipe, planner), "PartialSource"),
         (lambda: tune(source, recipe, batch_size=4), "not of volumes"),
+        (
+            lambda: Loader(source, recipe, planner, DeviceStore(device="cpu")),
+            "DeviceStore is for images, got a recipe for",
+        ),
         (lambda: Volumes([]), "at least one"),
         (lambda: Volumes("scan.nii"), "list"),
         (lambda: Volumes([3]), "load="),

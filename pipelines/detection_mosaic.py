@@ -150,8 +150,13 @@ def train(
 ) -> None:
     """Train, from the start or from a checkpoint, with one loader after the other; print a line for each epoch."""
     optimizer, begin = torch.optim.AdamW(model.parameters(), options.learning_rate), 0
+    chosen = {name: getattr(options, name) for name in ("size", "batch_size", "reuse_factor", "seed")}
     if options.checkpoint and options.checkpoint.exists():
         state = torch.load(options.checkpoint, map_location=DEVICE, weights_only=True)
+        if state["chosen"] != chosen:
+            sys.exit(
+                f"error: {options.checkpoint} is of {state['chosen']}, got {chosen}: pass the same, or another file"
+            )
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         begin = state["epoch"]
@@ -177,8 +182,8 @@ def train(
                     flush=True,
                 )
                 if options.checkpoint:
-                    parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch + 1}
-                    torch.save(parts, options.checkpoint)
+                    parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                    torch.save({**parts, "epoch": epoch + 1, "chosen": chosen}, options.checkpoint)
 
 
 def draw(folder: Path, count: int) -> tuple[Path, Path]:
@@ -248,7 +253,7 @@ def parser() -> argparse.ArgumentParser:
         "--checkpoint",
         type=Path,
         metavar="FILE",
-        help="saved after each epoch; if it is there, training goes on from it, with the same options",
+        help="saved after each epoch; if it is there, training goes on from it",
     )
     return parser
 

@@ -289,6 +289,8 @@ def test_a_detector_learns_on_mosaics_and_without_and_goes_on_from_its_checkpoin
     checkpoint = ("--checkpoint", str(tmp_path / "model.pt"))
     parts = said(1, 0, *checkpoint) + said(3, 1, *checkpoint) + said(4, 2, *checkpoint)
     assert [each[:3] + each[5:] for each in parts] == [each[:3] + each[5:] for each in whole]
+    with pytest.raises(SystemExit, match=r"model.pt is of .*'seed': 0}, got .*'seed': 1}: pass the same"):
+        said(5, 2, *checkpoint, "--seed", "1")
     with pytest.raises(SystemExit, match="pass --images, --labels and --names, or --made"):
         pipeline.main(["--images", str(tmp_path)])
 

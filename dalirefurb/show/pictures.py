@@ -232,8 +232,7 @@ def _parts(
 
     def of_version(number: int, told: Targets) -> list[Part]:
         objects = zip(told["sample"][number::2].tolist(), told["outline"][number::2], strict=True)
-        # One behind a horizon has no outline.
-        return [(index, np.asarray(outline[0])) for index, outline in objects if outline]
+        return [(index, np.asarray(outline[0])) for index, outline in objects if outline]  # none behind a horizon
 
     return [[of_version(epoch // reuse_factor, each) for each in told] for epoch, (_, told) in enumerate(served)]
 

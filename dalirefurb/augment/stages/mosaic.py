@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes
 from dalirefurb.augment.maps import Maps, placed
-from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, SizedStage, check_fill, fill_levels
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.augment.stage import Arrays, Fill, Parameter, SizedStage, check_fill, fill_levels
+from dalirefurb.augment.stages.partners import PartnerStage
 
 
 @dataclass(frozen=True)
-class Mosaic(SizedStage):
+class Mosaic(PartnerStage, SizedStage):
     """Put four images around a random point: the sample's own above on the left, and three others of its batch.
 
     Each touches that point with a corner, keeps its size, and is cut off where the result ends; beyond it is `fill`.
@@ -66,18 +66,7 @@ class Mosaic(SizedStage):
             numbers[:, :2], numbers[:, 2:5] = parameters["centre"], levels
             numbers[:, 5:14] = parameters["partners"].reshape(len(numbers), -1)
 
-        return [KernelCall(["mosaic.four"], write)]
-
-    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Refuse: an operator of DALI has no other images of its batch.
-
-        Raises:
-            ConfigurationError: Always.
-        """
-        raise ConfigurationError(
-            f"stage {self.name!r} takes several images of a batch, which kernels on the CPU alone do: leave kernels "
-            f"and devices out, install numba, and use no stage without a kernel, such as Custom"
-        )
+        return [KernelCall(["partners.mosaic"], write)]
 
     def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
         """Say where the sample's own image is; see `Stage.matrices`."""
@@ -100,27 +89,3 @@ class Mosaic(SizedStage):
         rows, columns = np.asarray(parameters["centre"], np.float64).reshape(-1, 2).T
         left, top = np.where(parts % 2 == 0, columns - widths, columns), np.where(parts < 2, rows - heights, rows)
         return placed(-np.stack([left, top], axis=1))
-
-
-def partner_rows(uniforms: NDArray[np.float64], lengths: Sequence[int], slice_rows: int) -> NDArray[np.int64]:
-    """Choose for each row of consecutive batches others of its slice of its batch; itself where it is alone.
-
-    Args:
-        uniforms: Numbers in [0, 1), one for each other row that is chosen, shape (n, k).
-        lengths: Numbers of rows of the batches, n together.
-        slice_rows: Number of rows of a slice, all of whose samples are of one shard.
-
-    Returns:
-        Rows, int64 of shape (n, k).
-
-    >>> partner_rows(np.array([[0.0, 0.9]] * 5), [4, 1], slice_rows=2).tolist()
-    [[1, 1], [0, 0], [3, 3], [2, 2], [4, 4]]
-    """
-    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    ends = np.repeat(np.cumsum(lengths), lengths)
-    rows = np.arange(len(starts))
-    first = starts + (rows - starts) // slice_rows * slice_rows
-    counts = (np.minimum(first + slice_rows, ends) - first)[:, None]
-    steps = 1 + np.floor(uniforms * (counts - 1)).astype(np.int64)
-    chosen: NDArray[Any] = first[:, None] + ((rows - first)[:, None] + steps) % counts
-    return chosen

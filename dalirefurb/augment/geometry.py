@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.maps import Maps, unmoved
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays, Stage, draw
-from dalirefurb.augment.stages.mosaic import Mosaic
+from dalirefurb.augment.stages.partners import Mosaic
 from dalirefurb.errors import ConfigurationError
 
 

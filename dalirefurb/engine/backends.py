@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Stage
-from dalirefurb.augment.stages.copy_paste import CopyPaste
-from dalirefurb.augment.stages.partners import PartnerStage, partner_rows
+from dalirefurb.augment.stages.partners import CopyPaste, PartnerStage, partner_rows
 from dalirefurb.dali import Feed, PipelineRunner
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.in_flight import known

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dalirefurb.augment.stages.copy_paste import CopyPaste
+from dalirefurb.augment.stages.partners import CopyPaste
 from dalirefurb.engine.backend_factory import Devices, left_to_dali
 from dalirefurb.engine.configuration import Configuration
 from dalirefurb.engine.prefetch import Depths, Prefetch

@@ -20,8 +20,7 @@ from dalirefurb.augment.geometry import Geometry, geometry
 from dalirefurb.augment.maps import inverted
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays, draw
-from dalirefurb.augment.stages.copy_paste import CopyPaste
-from dalirefurb.augment.stages.partners import partner_rows
+from dalirefurb.augment.stages.partners import CopyPaste, partner_rows
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.closable_queue import Stopped
 from dalirefurb.errors import SampleError
@@ -35,7 +34,7 @@ from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import Target, Values
 from dalirefurb.targets.mask_images import MaskError, Masks
 from dalirefurb.targets.masks import runs_of, warp_of
-from dalirefurb.targets.moved_objects import moved_objects
+from dalirefurb.targets.objects import moved_objects
 from dalirefurb.targets.pasting import Draw, Pasted, shapes_of
 from dalirefurb.targets.ragged import Ragged
 
@@ -133,9 +132,13 @@ class TargetMaker:
         stage = recipe.partner_stage
         # Images that are in one: each has objects and masks there.
         self._parts = 1 if stage is None else 1 + stage.partners
-        self._shapes = shapes_of(self._targets) if isinstance(stage, CopyPaste) else None
-        shape = source.image_shape
-        self._partial_size = recipe.partial_size(None if shape is None else shape[:2])
+        self._pasting: tuple[CopyPaste, InstanceMasks, tuple[int, int]] | None = None
+        if isinstance(stage, CopyPaste):
+            shapes, shape = shapes_of(self._targets), source.image_shape
+            partial_size = recipe.partial_size(None if shape is None else shape[:2])
+            assert shapes is not None
+            assert partial_size is not None
+            self._pasting = stage, shapes, partial_size
         masked = [name for name, each in self._targets.items() if isinstance(each, (Masks, InstanceMasks))]
         self._buffers = {name: Buffers(most_batches) for name in masked}
         self._pasted = Buffers(most_batches)
@@ -144,7 +147,7 @@ class TargetMaker:
             if isinstance(target, Masks):
                 warp_of("uint8", str(target.dtype))  # which is compiled for the first time
                 runs_of("uint8", str(target.dtype))
-            elif isinstance(target, InstanceMasks) or self._shapes is not None:
+            elif isinstance(target, InstanceMasks) or self._pasting is not None:
                 filler()
                 warp_of("uint8", "uint8")
 
@@ -232,13 +235,17 @@ class TargetMaker:
             elif isinstance(target, Values):
                 values[name] = target.values[own]
         uncover: Callable[[int, NDArray[np.uint8]], None] | None = None
-        given: dict[str, Any] = {"there": there.reshape(-1)}
-        if self._shapes is not None and self._partial_size is not None:
-            at = locate(partial=self._partial_size)
-            made = self._paste(drawn, there[:, 1], self._drawing(self._shapes, shown, sizes, at), shown, pasted)
-            given = {"pasted": made, "onward": Geometry(inverted(at.maps) @ places.maps, places.lines)}
-            uncover = partial(made.uncover, self._drawing(self._shapes, shown, sizes, places))
-        objects, dropped = moved_objects(self._targets, shown, sizes, places, self._recipe.output.sides, **given)
+        made: Pasted | None = None
+        if self._pasting is not None:
+            _, shapes, size = self._pasting
+            at = locate(partial=size)
+            onward = Geometry(inverted(at.maps) @ places.maps, places.lines)
+            made = Pasted.of(shapes.rows.take(shown), onward)
+            draw_partial = self._drawing(shapes, shown, sizes, at)
+            pasted.append(self._paste(drawn["objects"], there[:, 1], made, draw_partial))
+            uncover = partial(made.uncover, self._drawing(shapes, shown, sizes, places))
+        size, any_of = self._recipe.output.sides, there.reshape(-1)
+        objects, dropped = moved_objects(self._targets, shown, sizes, places, size, there=any_of, pasted=made)
         values |= objects
         for name, target in self._targets.items():
             if isinstance(target, InstanceMasks):
@@ -250,23 +257,20 @@ class TargetMaker:
         return BatchTargets(values, places.maps[::parts], sizes[::parts], dropped), jobs
 
     def _paste(
-        self,
-        drawn: Arrays,
-        done: NDArray[np.bool_],
-        draw: Draw,
-        shown: NDArray[np.int64],
-        pasted: list[NDArray[np.uint8]],
-    ) -> Pasted:
-        """Paste into the partial images of a batch, whose objects are drawn by that; add where to `pasted`."""
-        stage, shapes, size = self._recipe.partner_stage, self._shapes, self._partial_size
-        assert isinstance(stage, CopyPaste)
-        assert shapes is not None
-        assert size is not None
-        objects = shapes.rows.take(shown)
-        rows = zip(drawn["objects"], objects.counts[1::2].tolist(), done, strict=True)
-        chosen = [stage.chosen(numbers, count) & one for numbers, count, one in rows]
-        pasted.append(self._pasted.take((len(chosen), *size), "uint8"))
-        return Pasted.of(objects, chosen, stage.min_visible, draw, pasted[-1], self._pool.submit)
+        self, numbers: NDArray[np.float64], done: NDArray[np.bool_], made: Pasted, draw: Draw
+    ) -> NDArray[np.uint8]:
+        """Paste objects chosen by numbers, (B, 2), where it is done, (B,); return which pixels are, (B, H, W)."""
+        assert self._pasting is not None
+        stage, _, size = self._pasting
+        out = self._pasted.take((len(done), *size), "uint8")
+
+        def paste(pair: int) -> None:
+            chosen = stage.chosen(numbers[pair], int(made.objects.counts[2 * pair + 1])) & done[pair]
+            made.paste(pair, chosen, stage.min_visible, draw, out[pair])
+
+        for job in [self._pool.submit(partial(paste, pair)) for pair in range(len(done))]:
+            job.result()
+        return out
 
     def _drawing(self, target: InstanceMasks, shown: NDArray[np.int64], sizes: NDArray[np.int64], at: Geometry) -> Draw:
         """Return what draws objects of rows in images that come from there."""

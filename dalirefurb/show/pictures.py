@@ -27,7 +27,7 @@ from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import ObjectTarget
 from dalirefurb.targets.mask_images import Masks
 from dalirefurb.targets.masks import warp_mask
-from dalirefurb.targets.moved_objects import moved_objects
+from dalirefurb.targets.objects import moved_objects
 from dalirefurb.targets.ragged import Ragged
 
 _MOST_BAD = 10

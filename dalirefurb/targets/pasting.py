@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.augment.geometry import Geometry
 from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import Polygons, Target
 from dalirefurb.targets.ragged import Ragged
@@ -21,116 +19,71 @@ Draw = Callable[[int, NDArray[np.int64], NDArray[np.uint8]], None]
 
 def shapes_of(targets: Mapping[str, Target]) -> InstanceMasks | None:
     """Return the shapes of objects by the first target that says them; None if none does."""
-    for target in targets.values():
-        if isinstance(target, InstanceMasks):
-            return target
-        if isinstance(target, Polygons):
-            return InstanceMasks.of_polygons(target)
-    return None
+    found = next((each for each in targets.values() if isinstance(each, (InstanceMasks, Polygons))), None)
+    return InstanceMasks.of_polygons(found) if isinstance(found, Polygons) else found
 
 
 @dataclass(frozen=True)
 class Pasted:
-    """What becomes of objects of B images, into each of which some of another one's are pasted.
-
-    Rows are in pairs, of an image and of the other one, and objects are numbered in their order.
+    """What becomes of the objects of images, into each of which some of another one's are pasted.
 
     Attributes:
-        here: Which objects are pasted, or own ones that are not dropped, bool of shape (m,).
-        covering: Of each pair the objects that are pasted, rows of `InstanceMasks.rows`.
-        covered: Numbers, among those that are here, of those of which something is covered, int64 of shape (c,).
-        boxes: What is left of these, xyxy in pixels of the partial image, float64 of shape (c, 4).
+        objects: Objects of rows in pairs, an image and the other one, as `InstanceMasks.rows` has them, m in all.
+        here: Which are pasted, or are own ones that are not dropped, (m,).
+        left: Boxes of what is left of those that are covered in part, xyxy in pixels of the partial image, (m, 4); NaN
+            elsewhere.
+        places: Where everything in served images comes from in partial ones.
     """
 
+    objects: Ragged
     here: NDArray[np.bool_]
-    covering: Sequence[NDArray[np.int64]]
-    covered: NDArray[np.int64]
-    boxes: NDArray[np.float64]
+    left: NDArray[np.float64]
+    places: Geometry
 
     @classmethod
-    def of(
-        cls,
-        objects: Ragged,
-        chosen: Sequence[NDArray[np.bool_]],
-        min_visible: float,
-        draw: Draw,
-        out: NDArray[np.uint8],
-        submit: Callable[[Callable[[], Any]], Future[Any]],
-    ) -> Pasted:
-        """Draw what is pasted, and find out what is left of what it covers.
+    def of(cls, objects: Ragged, places: Geometry) -> Pasted:
+        """Begin with all of them, none of which is covered."""
+        count = len(objects.values)
+        return cls(objects, np.ones(count, np.bool_), np.full((count, 4), np.nan), places)
+
+    def paste(
+        self, pair: int, chosen: NDArray[np.bool_], min_visible: float, draw: Draw, out: NDArray[np.uint8]
+    ) -> None:
+        """Find out what becomes of the objects of a pair, and write 1 where something is pasted, else 0.
 
         Args:
-            objects: Objects of the rows, from `InstanceMasks.rows`, of 2 B rows.
-            chosen: Of each pair which objects of the other image are pasted, if they have a pixel there, B arrays.
+            pair: Number of the pair.
+            chosen: Which objects of the other image are pasted, if they have a pixel there.
             min_visible: Share of an object's pixels that are left, below which it is dropped.
             draw: Draws objects of a row in its partial image.
-            out: 1 where something is pasted, (B, H, W), to be written.
-            submit: Has something done by another thread.
+            out: Pixels of the partial image, (H, W), to be written.
         """
-        parts = objects.parts()
-        jobs = [
-            submit(partial(_paste, pair, parts[2 * pair : 2 * pair + 2], those, min_visible, draw, out[pair]))
-            for pair, those in enumerate(chosen)
-        ]
-        pairs = [job.result() for job in jobs]
-        covered = [start + numbers for start, (_, _, numbers, _) in zip(objects.offsets[:-1:2], pairs, strict=True)]
-        here = np.concatenate([each for stay, pasted, _, _ in pairs for each in (stay, pasted)])
-        return cls(
-            here,
-            [parts[2 * pair + 1][pasted] for pair, (_, pasted, _, _) in enumerate(pairs)],
-            np.cumsum(here)[np.concatenate(covered)] - 1,
-            np.concatenate([boxes for _, _, _, boxes in pairs]),
-        )
+        first, second, end = self.objects.offsets[2 * pair : 2 * pair + 3].tolist()
+        self.here[second:end] = chosen
+        self.here[second:end] = self._unite(pair, draw, out)
+        mask, beside = np.empty((1, *out.shape), np.uint8), 1 - out
+        for number in range(first, second if out.any() else first):
+            draw(2 * pair, self.objects.values[number : number + 1], mask)
+            whole = np.count_nonzero(mask.view(np.bool_))
+            mask &= beside
+            left = np.count_nonzero(mask.view(np.bool_))
+            self.here[number] = left == whole or left >= max(1, min_visible * whole)
+            if 0 < left < whole:
+                rows, columns = (np.flatnonzero(mask[0].any(axis=axis)) for axis in (1, 0))
+                self.left[number] = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
 
     def uncover(self, draw: Draw, pair: int, masks: NDArray[np.uint8]) -> None:
-        """Take what is pasted into a pair's first image from masks of its objects, (k, H, W), that `draw` has drawn."""
-        objects = self.covering[pair]
-        if len(objects) and len(masks):
-            cover = np.empty(masks.shape[1:], np.uint8)
-            _unite(objects, partial(draw, 2 * pair + 1), cover)
+        """Take what is pasted from masks of a pair's own objects, (k, H, W), in the image that `draw` draws in."""
+        cover = np.empty(masks.shape[1:], np.uint8)
+        if len(masks) and self._unite(pair, draw, cover).any():
             masks &= 1 - cover
 
-
-def _unite(
-    objects: NDArray[np.int64], draw: Callable[[NDArray[np.int64], NDArray[np.uint8]], None], out: NDArray[np.uint8]
-) -> NDArray[np.bool_]:
-    """Draw objects, (k, 3), into one mask, (H, W); return which have a pixel, (k,)."""
-    out[...], mask = 0, np.empty((1, *out.shape), np.uint8)
-    seen = np.zeros(len(objects), np.bool_)
-    for number in range(len(objects)):
-        draw(objects[number : number + 1], mask)
-        seen[number] = mask.any()
-        out |= mask[0]
-    return seen
-
-
-def _paste(
-    pair: int,
-    objects: Sequence[NDArray[np.int64]],
-    chosen: NDArray[np.bool_],
-    min_visible: float,
-    draw: Draw,
-    out: NDArray[np.uint8],
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64], NDArray[np.float64]]:
-    """Paste into one image, see `Pasted.of`.
-
-    Returns:
-        Which own objects are not dropped, and which of the others are pasted; the numbers of own ones that stay though
-        something of them is covered, (c,), and boxes of what is left of these, (c, 4).
-    """
-    own, other = objects
-    stay, pasted = np.ones(len(own), np.bool_), chosen.copy()
-    pasted[chosen] = _unite(other[chosen], partial(draw, 2 * pair + 1), out)
-    covered, boxes = list[int](), list[list[int]]()
-    mask, beside = np.empty((1, *out.shape), np.uint8), 1 - out
-    for number in range(len(own) if pasted.any() else 0):
-        draw(2 * pair, own[number : number + 1], mask)
-        whole = np.count_nonzero(mask.view(np.bool_))
-        mask &= beside
-        left = np.count_nonzero(mask.view(np.bool_))
-        stay[number] = left == whole or left >= max(1, min_visible * whole)
-        if left < whole and stay[number]:
-            covered.append(number)
-            rows, columns = (np.flatnonzero(mask[0].any(axis=axis)) for axis in (1, 0))
-            boxes.append([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1])
-    return stay, pasted, np.array(covered, np.int64), np.array(boxes, np.float64).reshape(-1, 4)
+    def _unite(self, pair: int, draw: Draw, out: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Draw what is pasted into one mask, (H, W); tell which of the other's objects are, and have a pixel, (n,)."""
+        own = slice(*self.objects.offsets[2 * pair + 1 : 2 * pair + 3])
+        out[...], mask, seen = 0, np.empty((1, *out.shape), np.uint8), self.here[own].copy()
+        for number in np.flatnonzero(seen).tolist():
+            draw(2 * pair + 1, self.objects.values[own][number : number + 1], mask)
+            seen[number] = mask.any()
+            out |= mask[0]
+        return seen

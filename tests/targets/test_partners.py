@@ -328,7 +328,7 @@ def test_it_is_refused_where_it_cannot_be_done(stage: PairStage, tmp_path: Path)
             {},
             f"{kind} '{stage.name}' cannot be done with a number for each pixel, but the source has",
         ),
-        (source, varying, {}, f"'{stage.name}' takes two partial images of one size"),
+        (source, varying, {}, f"{kind} '{stage.name}' takes two partial images of one size"),
         (source, recipe, {"planner": Evaluate(COUNT, batch_size=6)}, "validate with a recipe without it"),
     ):
         given: Any = {"planner": planner, **options}
@@ -353,5 +353,5 @@ def test_what_helps_instead_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="blend images and labels of a batch by "):
         Loader(files, recipe_of(MixUp()), refurbish())
     shapeless = Annotated(files, {"boxes": source.annotations["boxes"]})
-    with pytest.raises(ConfigurationError, match="pastes the shapes of objects, but the source has none, only 'boxes'"):
+    with pytest.raises(ConfigurationError, match="pastes the shapes of objects, but the source has none, only boxes"):
         Loader(shapeless, recipe_of(CopyPaste()), refurbish())

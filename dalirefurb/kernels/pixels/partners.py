@@ -55,9 +55,9 @@ def mosaic(image: Any, height: Any, width: Any, lines: Any, columns: Any, number
 
 @kernel()
 def mix_up(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
-    """Blend two images of one size. The numbers are those of the other one, and the own one's share in 65536ths."""
+    """Blend two images of one size. The numbers are those of the other one, and the own one's share."""
     other = memory(np.int64(numbers[0]), (3 * height * width,), np.uint8)
-    share = np.int32(numbers[3])
+    share = np.int32(65536 * numbers[3])
     rest = np.int32(65536 - share)
     for place in range(3 * height * width):
         i = np.uint64(place)

@@ -69,14 +69,14 @@ class Sample(NamedTuple):
 
 
 def sample(number: int, ragged: bool) -> Sample:
-    """None to three objects; the third one is full of holes, if some are to be ragged."""
+    """None to three objects; the third one, if some are to be ragged, is full of holes, and only above in its box."""
     size, rng = sizes()[number], np.random.default_rng(number)
     image = rng.integers(0, 128, (*size, 3), np.uint8)
     boxes = np.array([filled(box, size) for box in boxes_of(number)], np.bool_).reshape(-1, *size)
     masks, labels = boxes.copy(), [3 * number + place for place in range(len(boxes))]
     if ragged and len(masks) > 2:
         masks[2] &= rng.random(size) < 0.5
-        boxes[2] = filled(box_around(masks[2]), size)
+        masks[2, size[0] // 4 :] = False
     for mask, label in zip(masks, labels, strict=True):
         image[mask, 0] = 200 + label
     return Sample(image, masks, boxes, labels)

@@ -16,15 +16,14 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dalirefurb.calls import TakesNumbers, Words
 from dalirefurb.checks import integer, number, require
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.rng import uniforms
+from dalirefurb.rng import BETA_DRAWS, beta, uniforms
 
-_DRAWS = 66
-"""Uniforms of a step: one for the kind, one pair for the box, and 63 for the share, which uses two at least."""
+_DRAWS = 3 + BETA_DRAWS
+"""Uniforms of a step: one for the kind, one pair for the box, and those of the share."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,9 @@ class Mix(metaclass=TakesNumbers):
         draws = uniforms(self.seed, "mix", np.array([0]), np.array([step]), _DRAWS)[0]
         cuts = self.cutmix > 0 and (self.mixup == 0 or draws[0] < 0.5)
         if cuts:
-            images, share = _pasted(images, _beta(self.cutmix, draws[3:]), draws[1:3].tolist())
+            images, share = _pasted(images, beta(self.cutmix, draws[3:]), draws[1:3].tolist())
         elif self.mixup > 0:
-            share = _beta(self.mixup, draws[3:])
+            share = beta(self.mixup, draws[3:])
             images = images.lerp(_before(images), share)
         else:
             share = 0.0
@@ -164,20 +163,3 @@ def _pasted(images: torch.Tensor, share: float, centre: list[float]) -> tuple[to
     mixed = images.clone()
     mixed[box] = _before(images[box])
     return mixed, (bottom - top) * (right - left) / (height * width)
-
-
-def _beta(alpha: float, draws: NDArray[np.float64]) -> float:
-    """Make a number of Beta(alpha, alpha) of uniforms, shape (n,), with n odd and at least 3.
-
-    Above 1/2 by Ulrich's formula, which needs two uniforms; else by Jöhnk's, which tries pairs, and takes more than
-    three of four (Devroye, "Non-Uniform Random Variate Generation", 1986, IX.3 and IX.4).
-    """
-    u = 1 - draws  # In (0, 1].
-    if alpha > 0.5:
-        spread = math.sqrt(-math.expm1(math.log(u[0]) * 2 / (2 * alpha - 1)))
-        return min(1.0, max(0.0, (1 + spread * math.cos(2 * math.pi * u[1])) / 2))
-    first, second = np.log(u[:-1].reshape(-1, 2).T) / alpha  # Logarithms: the powers themselves may be 0.
-    taken = np.flatnonzero(np.logaddexp(first, second) <= 0)
-    if not len(taken):  # Not once in 10**20 steps.
-        return float(u[-1] < 0.5)
-    return float(1 / (1 + np.exp(np.clip(second - first, -700, 700))[taken[0]]))

@@ -291,3 +291,24 @@ walk: Callable[..., None] = _walked
 def generator(uniforms: NDArray[np.float64]) -> np.random.Generator:
     """Return NumPy's generator whose key two uniform numbers in [0, 1) are."""
     return np.random.Generator(np.random.Philox(key=(uniforms * 2**53).astype(np.uint64)))
+
+
+BETA_DRAWS = 63
+"""Uniforms that `beta` is given. It uses two at least."""
+
+
+def beta(alpha: float, draws: NDArray[np.float64]) -> float:
+    """Make a number of Beta(alpha, alpha) of uniforms, shape (n,), with n odd and at least 3.
+
+    Above 1/2 by Ulrich's formula, which needs two uniforms; else by Jöhnk's, which tries pairs, and takes more than
+    three of four (Devroye, "Non-Uniform Random Variate Generation", 1986, IX.3 and IX.4).
+    """
+    u = 1 - draws  # In (0, 1].
+    if alpha > 0.5:
+        spread = math.sqrt(-math.expm1(math.log(u[0]) * 2 / (2 * alpha - 1)))
+        return min(1.0, max(0.0, (1 + spread * math.cos(2 * math.pi * u[1])) / 2))
+    first, second = np.log(u[:-1].reshape(-1, 2).T) / alpha  # Logarithms: the powers themselves may be 0.
+    taken = np.flatnonzero(np.logaddexp(first, second) <= 0)
+    if not len(taken):  # Not once in 10**20 steps.
+        return float(u[-1] < 0.5)
+    return float(1 / (1 + np.exp(np.clip(second - first, -700, 700))[taken[0]]))

@@ -63,7 +63,10 @@ def annotate(folder: Path) -> None:
         mask.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (width, height), number % 21).save(mask)
         images.append({"id": number, "file_name": str(place), "height": height, "width": width})
-        objects.append({"image_id": number, "bbox": [1, 2, width // 2, height // 2], "category_id": 1, "area": 1.0})
+        box, right, bottom = [1, 2, width // 2, height // 2], 1 + width // 2, 2 + height // 2
+        outline = [1, 2, right, 2, right, bottom, 1, bottom]
+        shape = {"bbox": box, "segmentation": [outline], "area": 1.0}
+        objects.append({"image_id": number, "category_id": 1, **shape})
     content = {"images": images, "annotations": objects, "categories": [{"id": 1, "name": "thing"}]}
     (folder / "annotations.json").write_text(json.dumps(content))
 

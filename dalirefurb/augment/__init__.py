@@ -42,7 +42,9 @@ from dalirefurb.augment.stages.frame import ScaleJitter as ScaleJitter
 from dalirefurb.augment.stages.geometry import RandomAffine as RandomAffine
 from dalirefurb.augment.stages.geometry import RandomPerspective as RandomPerspective
 from dalirefurb.augment.stages.geometry import RandomRotation as RandomRotation
-from dalirefurb.augment.stages.mosaic import Mosaic as Mosaic
+from dalirefurb.augment.stages.partners import CopyPaste as CopyPaste
+from dalirefurb.augment.stages.partners import MixUp as MixUp
+from dalirefurb.augment.stages.partners import Mosaic as Mosaic
 from dalirefurb.augment.stages.resize import RandomResizedCrop as RandomResizedCrop
 from dalirefurb.augment.stages.resize import Resize as Resize
 from dalirefurb.augment.volumes.filters import RandomAffine3D as RandomAffine3D

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.maps import Maps, unmoved
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays, Stage, draw
-from dalirefurb.augment.stages.mosaic import Mosaic
+from dalirefurb.augment.stages.partners import Mosaic
 from dalirefurb.errors import ConfigurationError
 
 
@@ -70,8 +70,8 @@ def geometry(
         heights: Heights of the source's images in pixels, shape (n,).
         widths: Widths of the source's images in pixels, shape (n,).
         partial: Height and width of the partial images, which are asked about then; None: served ones are.
-        owners: With a `Mosaic`: the row whose served image each row's partial image is in, (n,), which is the first of
-            those that are in it; None: in its own.
+        owners: With a `PartnerStage`: the row whose served image each row's partial image is in, (n,), which is the
+            first of those that are in it; None: in its own.
 
     Raises:
         ConfigurationError: If a stage does not say where things go.
@@ -120,7 +120,8 @@ def geometry(
     for place in range(len(steps))[::-1]:
         maps = steps[place] @ maps
         # Where the source itself ends is known without lines, unless another one begins there.
-        found.append(_borders(maps, *entered[place]) if place or recipe.mosaic else maps[:, 2:])
+        beside = recipe.partner_stage is not None and not recipe.partner_stage.keeps_place
+        found.append(_borders(maps, *entered[place]) if place or beside else maps[:, 2:])
     lines = np.concatenate(found, axis=1) if found else np.empty((len(indices), 0, 3))
     return Geometry(maps, _within(lines, partial or recipe.output.sides))
 

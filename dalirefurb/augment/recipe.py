@@ -22,7 +22,7 @@ from dalirefurb.augment.output import Output
 from dalirefurb.augment.stage import LONGEST_SIDE, Size, Sizes, Stage, leaving, renamed
 from dalirefurb.augment.stages.custom import HostStage
 from dalirefurb.augment.stages.decode import Decode
-from dalirefurb.augment.stages.mosaic import Mosaic
+from dalirefurb.augment.stages.partners import PartnerStage
 from dalirefurb.augment.stages.resize import window_of
 from dalirefurb.augment.volumes.output import VolumeOutput
 from dalirefurb.augment.volumes.stages import VolumeStage
@@ -177,10 +177,10 @@ class Recipe(metaclass=TakesNumbers):
         return self.stages[self.split :]
 
     @property
-    def mosaic(self) -> Mosaic | None:
-        """The stage that puts several partial images of a batch into one, if there is one: the first of the final."""
+    def partner_stage(self) -> PartnerStage | None:
+        """The stage that makes one image of several partial images of a batch, if any: the first of the final."""
         first = next(iter(self.final), None)
-        return first if isinstance(first, Mosaic) else None
+        return first if isinstance(first, PartnerStage) else None
 
     @property
     def deterministic_prefix(self) -> int:

@@ -97,7 +97,7 @@ class Stage(metaclass=TakesNumbers):
         code_version: Version of the stage, raised when the same fields come to mean other pixels.
         num_uniforms: Number of uniform numbers taken per sample.
         keeps_place: Whether everything in an image stays where it is, whatever is drawn; see `matrices`.
-        partners: Number of further images of the batch that go into each; above 0 for `Mosaic` alone.
+        partners: Number of further images of the batch that go into each; above 0 for a `PartnerStage` alone.
     """
 
     name: str

@@ -70,8 +70,9 @@ def choose_kernels(kernels: Kernels | None, recipe: Recipe, devices: Devices, *,
         ConfigurationError: If they cannot be had.
     """
     chosen = _chosen(kernels, recipe, devices)
-    if final and recipe.mosaic is not None and (chosen != "numba" or done_by_kernels(recipe) < len(recipe.stages)):
-        recipe.mosaic.apply(None, {})  # Which refuses.
+    partners = recipe.partner_stage
+    if final and partners is not None and (chosen != "numba" or done_by_kernels(recipe) < len(recipe.stages)):
+        partners.apply(None, {})  # Which refuses.
     done = done_by(chosen, recipe, devices) or 0
     others = recipe.partial[done:] if chosen == "cuda" else recipe.stages[done if final else min(done, recipe.split) :]
     for stage in others:
@@ -322,8 +323,8 @@ class BackendFactory:
             assert steps is not None
             program = KernelProgram(steps, view.output, split=0)
             buffers = OutputBuffers(self._depths.groups_made)
-            mosaic = None if view.mosaic is None else view.mosaic.name
-            made.append(FinalKernels(builder, program, pool, buffers, mosaic=mosaic, slice_rows=slice_rows))
+            stage = view.partner_stage
+            made.append(FinalKernels(builder, program, pool, buffers, stage=stage, slice_rows=slice_rows))
         return made
 
     def build_volumes(self, builder: InputBuilder, *, masked: bool) -> tuple[VolumeRunner, FinalVolumes]:

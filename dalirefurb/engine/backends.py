@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Stage
-from dalirefurb.augment.stages.mosaic import partner_rows
+from dalirefurb.augment.stages.partners import CopyPaste, PartnerStage, partner_rows
 from dalirefurb.dali import Feed, PipelineRunner
 from dalirefurb.engine.cache_plan import CachePlan
+from dalirefurb.engine.in_flight import known
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, row_addresses
@@ -241,7 +242,7 @@ class FinalKernels:
         program: Program of the final part, split before its first step.
         pool: Threads that help the owner.
         buffers: Buffers for results.
-        mosaic: Name of the stage that puts several images of a batch into one; None: there is none.
+        stage: Stage that makes one image of several of a batch; None: there is none.
         slice_rows: Number of rows of a batch whose samples are of one shard.
     """
 
@@ -254,10 +255,10 @@ class FinalKernels:
         pool: KernelThreadPool,
         buffers: OutputBuffers,
         *,
-        mosaic: str | None = None,
+        stage: PartnerStage | None = None,
         slice_rows: int = 0,
     ) -> None:
-        self._partners = None if mosaic is None else f"{mosaic}/partners"
+        self._stage = stage
         self._slice_rows = slice_rows
         self._input_builder = input_builder
         self._program, self._pool, self._buffers = program, pool, buffers
@@ -269,13 +270,16 @@ class FinalKernels:
         assert output is not None
         sizes = partial.places.sizes if self._input_builder.partial_size is None else None
         final = self._input_builder.final_parameters(cache_plan.plan, cache_plan.shown, sizes)
-        if self._partners is not None:
+        if self._stage is not None:
             lengths = [len(plan.indices) for plan in cache_plan.group.plans]
-            others = partial.places.of(partner_rows(np.asarray(final[self._partners]), lengths, self._slice_rows))
+            drawn = np.asarray(final[f"{self._stage.name}/partners"])
+            others = partial.places.of(partner_rows(drawn, lengths, self._slice_rows))
             # A double has room for any address that there is.
-            final[self._partners] = np.concatenate(
-                [others.addresses[..., None], others.sizes], axis=2, dtype=np.float64
-            )
+            places = np.concatenate([others.addresses[..., None], others.sizes], axis=2, dtype=np.float64)
+            final[f"{self._stage.name}/partners"] = places
+        if isinstance(self._stage, CopyPaste):
+            shapes = np.concatenate([row_addresses(each) for each in known(cache_plan.pasted)])
+            final[f"{self._stage.name}/objects"] = shapes.astype(np.float64)
         results = self._buffers.results(output, len(partial))
         work = self._program.work({}, pinned=partial, final=final, results=results, targets=row_addresses(results))
         self._begun.append((results, work))

@@ -48,6 +48,8 @@ class CachePlan:
         pinned: Rows that the store was asked for, with its lease; None without a store.
         shared: Rows whose images are computed for other rows.
         computed: Images of `compute`.
+        pasted: Of each batch what `CopyPaste` pastes: above 0 where pixels of a row's partner are, uint8 of shape
+            (B, H, W). Known before the images, if there is such a stage.
     """
 
     group: BatchGroup
@@ -57,6 +59,7 @@ class CachePlan:
     pinned: PinnedRows | None = None
     shared: Sequence[SharedRows] = ()
     computed: InFlightImages = field(default_factory=InFlightImages)
+    pasted: Future[Sequence[NDArray[np.uint8]]] = field(default_factory=Future)
 
     @property
     def plan(self) -> BatchPlan:

@@ -21,6 +21,7 @@ from dalirefurb.augment.stages.custom import Custom
 from dalirefurb.calls import INSTEAD, NEEDED
 from dalirefurb.dali import Graph, cut_window, versions
 from dalirefurb.engine.backend_factory import Devices, Kernels, done_by, left_to_dali
+from dalirefurb.engine.partners import check_partners
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import VERSION
@@ -142,7 +143,7 @@ class Configuration:
             check_targets(self.source, self.source.annotations)
             _check_targets(recipe, self.serves == "partial", self.views)
         _check_views(recipe, self.views, alike=self.serves == "partial")
-        _check_mosaic(recipe, self.planner, self.serves == "partial", self.views)
+        check_partners(self.source, recipe, self.planner, partial=self.serves == "partial", views=len(self.views))
         for view in self.views:
             _check_size(self.source, view)
         _check_draws((recipe, *self.views), self.planner)
@@ -215,8 +216,8 @@ class Configuration:
 
     @property
     def finished_together(self) -> bool:
-        """Whether all partial images of a batch are there before one is finished: of views, in a mosaic, of volumes."""
-        return len(self.views) > 0 or self.recipe.mosaic is not None or self.recipe.volumes
+        """Whether all partial images of a batch are there before one is finished: of views, of partners, of volumes."""
+        return len(self.views) > 0 or self.recipe.partner_stage is not None or self.recipe.volumes
 
     @property
     def slice_rows(self) -> int:
@@ -268,20 +269,6 @@ def _check_views(recipe: Recipe, views: tuple[Recipe, ...], *, alike: bool) -> N
                 "recipe.view(2), recipe.view(3), ..."
             )
         seen.append(view)
-
-
-def _check_mosaic(recipe: Recipe, planner: Planner, partial: bool, views: tuple[Recipe, ...]) -> None:
-    """Refuse a mosaic where it cannot be made, or where ranks would make others."""
-    if recipe.mosaic is not None and isinstance(planner, Evaluate):
-        raise ConfigurationError(
-            f"Evaluate is to judge each image as it is, but {recipe.mosaic.name!r} shows four of a batch in one: "
-            f"validate with a recipe without it"
-        )
-    if recipe.mosaic is not None and (partial or views):
-        raise ConfigurationError(
-            f"a recipe with a Mosaic cannot be served {'by a PartialSource' if partial else 'in several views'} yet: "
-            f"{'pass it to a Loader' if partial else 'leave views out'}, or leave {recipe.mosaic.name!r} out"
-        )
 
 
 def _makes_the_same(one: tuple[Stage, ...], other: tuple[Stage, ...]) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from dalirefurb.augment.stages.partners import CopyPaste
 from dalirefurb.engine.backend_factory import Devices, left_to_dali
 from dalirefurb.engine.configuration import Configuration
 from dalirefurb.engine.prefetch import Depths, Prefetch
@@ -109,9 +110,11 @@ class Account:
         """Bytes of the masks of one served image, in a batch of those with the most objects."""
         targets = (self.configuration.source.annotations or {}).values()
         pixels = math.prod(self.configuration.recipe.output.sides)
-        whole = sum(each.dtype.itemsize for each in targets if isinstance(each, Masks))
+        whole: float = sum(each.dtype.itemsize for each in targets if isinstance(each, Masks))
         most = [np.sort(each.rows.counts)[-self.batch_size :] for each in targets if isinstance(each, InstanceMasks)]
-        images = 1 if (mosaic := self.configuration.recipe.mosaic) is None else 1 + mosaic.partners
+        stage = self.configuration.recipe.partner_stage
+        images = 1 if stage is None else 1 + stage.partners
+        whole += self.row_bytes[2] / (3 * pixels) * isinstance(stage, CopyPaste)  # What is pasted, in partial images.
         return math.ceil(pixels * (whole + images * sum(float(counts.mean()) for counts in most if len(counts))))
 
     @property

@@ -43,7 +43,7 @@ class Stats:
         recomputed: Misses that the plan expected to hit: their version was not in the store, though of a good sample.
         replaced: Rows that show another sample than the plan's, since the plan's is bad.
         dropped_objects: Objects of these rows that were left out, as less was left of them than `Boxes` asks for; those
-            of an image in each `Mosaic` that it is in.
+            of an image in each `Mosaic`, or other image of several, that it is in.
         stored: Partial images put into the store.
         declined: Partial images the store had no room for.
         files: Encoded images that were read to be decoded, also of batches made ahead.

@@ -8,7 +8,7 @@ plans ─▶ maps of all rows ─▶ objects, mapped at once ──────�
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.geometry import Geometry, geometry
+from dalirefurb.augment.maps import inverted
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import draw
-from dalirefurb.augment.stages.mosaic import partner_rows
+from dalirefurb.augment.stage import Arrays, draw
+from dalirefurb.augment.stages.partners import CopyPaste, partner_rows
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.closable_queue import Stopped
 from dalirefurb.errors import SampleError
@@ -30,11 +31,12 @@ from dalirefurb.source import Source
 from dalirefurb.system.threads import Background
 from dalirefurb.targets.fill import filler
 from dalirefurb.targets.instance_masks import InstanceMasks
-from dalirefurb.targets.kinds import Boxes, Keypoints, ObjectTarget, Polygons, Target, Values
+from dalirefurb.targets.kinds import Target, Values
 from dalirefurb.targets.mask_images import MaskError, Masks
 from dalirefurb.targets.masks import runs_of, warp_of
-from dalirefurb.targets.objects import map_boxes, map_keypoints, map_polygons, rows_of
-from dalirefurb.targets.ragged import Ragged, ranges
+from dalirefurb.targets.objects import moved_objects
+from dalirefurb.targets.pasting import Draw, Pasted, shapes_of
+from dalirefurb.targets.ragged import Ragged
 
 _POLL_S = 0.1
 
@@ -51,7 +53,7 @@ class BatchTargets:
             (B, ...).
         maps: Maps from pixels of the served images to those of the source's, float64 of shape (B, 3, 3).
         sizes: Heights and widths of the source's images in pixels, int64 of shape (B, 2).
-        dropped: Number of objects of which too little is left.
+        dropped: Number of objects of which too little is left, as `Boxes` says.
     """
 
     values: Mapping[str, Any]
@@ -127,16 +129,25 @@ class TargetMaker:
         self._seed = seed
         self._reader = reader
         self._slice_rows = slice_rows
+        stage = recipe.partner_stage
         # Images that are in one: each has objects and masks there.
-        self._parts = 1 if recipe.mosaic is None else 1 + recipe.mosaic.partners
+        self._parts = 1 if stage is None else 1 + stage.partners
+        self._pasting: tuple[CopyPaste, InstanceMasks, tuple[int, int]] | None = None
+        if isinstance(stage, CopyPaste):
+            shapes, shape = shapes_of(self._targets), source.image_shape
+            partial_size = recipe.partial_size(None if shape is None else shape[:2])
+            assert shapes is not None
+            assert partial_size is not None
+            self._pasting = stage, shapes, partial_size
         masked = [name for name, each in self._targets.items() if isinstance(each, (Masks, InstanceMasks))]
         self._buffers = {name: Buffers(most_batches) for name in masked}
+        self._pasted = Buffers(most_batches)
         self._pool = Background(num_threads, name="dalirefurb-targets")
         for target in self._targets.values():
             if isinstance(target, Masks):
                 warp_of("uint8", str(target.dtype))  # which is compiled for the first time
                 runs_of("uint8", str(target.dtype))
-            elif isinstance(target, InstanceMasks):
+            elif isinstance(target, InstanceMasks) or self._pasting is not None:
                 filler()
                 warp_of("uint8", "uint8")
 
@@ -144,14 +155,20 @@ class TargetMaker:
         """Begin with those of a group.
 
         Raises:
-            SampleError: If a sample cannot be read again whose size is not known.
+            SampleError: If a sample cannot be read again whose size is not known, or its masks cannot be used.
+            Stopped: If nobody wants them any more.
         """
         batches, jobs, start = list[BatchTargets](), list[Future[None]](), 0
+        pasted = list[NDArray[np.uint8]]()
         for plan in cache_plan.group.plans:
-            batch, own = self._batch(plan, cache_plan.shown[start : start + len(plan.indices)])
+            try:
+                batch, own = self._batch(plan, cache_plan.shown[start : start + len(plan.indices)], pasted)
+            except CancelledError as error:
+                raise Stopped from error
             batches.append(batch)
             jobs += own
             start += len(plan.indices)
+        cache_plan.pasted.set_result(pasted)
         return GroupTargets(batches, jobs, self._reader)
 
     def close(self) -> None:
@@ -162,13 +179,18 @@ class TargetMaker:
         """Wait until the threads have ended; one whose reading hangs is left alone after a second."""
         self._pool.join()
 
-    def _rows(self, plan: BatchPlan, shown: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows whose partial images are in each row's, (B, k), its own first."""
-        own, mosaic = np.arange(len(shown))[:, None], self._recipe.mosaic
-        if mosaic is None:
-            return own
+    def _partners(
+        self, plan: BatchPlan, shown: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_], Arrays]:
+        """Return the rows whose partial images are in each row's, (B, k), its own first.
+
+        Beside them whether something of each is there, (B, k), and what was drawn for the rows.
+        """
+        own, stage = np.arange(len(shown))[:, None], self._recipe.partner_stage
+        if stage is None:
+            return own, np.ones(own.shape, np.bool_), {}
         drawn, _, _ = draw(
-            (mosaic,),
+            (stage,),
             seed=self._seed,
             indices=plan.indices,
             numbers=plan.serving,
@@ -177,15 +199,22 @@ class TargetMaker:
             versions=plan.version,
             shown=shown,
         )
-        others = partner_rows(drawn[mosaic.name]["partners"], [len(shown)], self._slice_rows)
-        return np.concatenate([own, others], axis=1)
+        parameters = drawn[stage.name]
+        others = partner_rows(parameters["partners"], [len(shown)], self._slice_rows)
+        there = np.concatenate([np.ones(own.shape, np.bool_), stage.present(parameters, others)], axis=1)
+        return np.concatenate([own, others], axis=1), there, parameters
 
-    def _batch(self, plan: BatchPlan, shown: NDArray[np.int64]) -> tuple[BatchTargets, list[Future[None]]]:
+    def _batch(
+        self, plan: BatchPlan, shown: NDArray[np.int64], pasted: list[NDArray[np.uint8]]
+    ) -> tuple[BatchTargets, list[Future[None]]]:
+        """Begin with those of a batch; add what `CopyPaste` pastes to `pasted`."""
         own, parts = shown, self._parts
-        rows = self._rows(plan, shown).reshape(-1)
+        rows, there, drawn = self._partners(plan, shown)
+        rows = rows.reshape(-1)
         shown = shown[rows]
         heights, widths = self._reader.known_sizes(shown)
-        places = geometry(
+        locate = partial(
+            geometry,
             self._recipe,
             seed=self._seed,
             indices=plan.indices[rows],
@@ -194,8 +223,8 @@ class TargetMaker:
             servings=plan.serving[rows],
             heights=heights,
             widths=widths,
-            owners=np.arange(len(rows)) // parts * parts,
         )
+        places = locate(owners=np.arange(len(rows)) // parts * parts)
         sizes = np.stack([heights, widths], axis=1)
         values: dict[str, Any] = dict.fromkeys(self._targets)
         jobs: list[Future[None]] = []
@@ -205,37 +234,74 @@ class TargetMaker:
                 jobs += begun
             elif isinstance(target, Values):
                 values[name] = target.values[own]
-        objects, dropped = moved_objects(self._targets, shown, sizes, places, self._recipe.output.sides)
+        uncover: Callable[[int, NDArray[np.uint8]], None] | None = None
+        made: Pasted | None = None
+        if self._pasting is not None:
+            _, shapes, size = self._pasting
+            at = locate(partial=size)
+            onward = Geometry(inverted(at.maps) @ places.maps, places.lines)
+            made = Pasted.of(shapes.rows.take(shown), onward)
+            draw_partial = self._drawing(shapes, shown, sizes, at)
+            pasted.append(self._paste(drawn["objects"], there[:, 1], made, draw_partial))
+            uncover = partial(made.uncover, self._drawing(shapes, shown, sizes, places))
+        size, any_of = self._recipe.output.sides, there.reshape(-1)
+        objects, dropped = moved_objects(self._targets, shown, sizes, places, size, there=any_of, pasted=made)
         values |= objects
         for name, target in self._targets.items():
             if isinstance(target, InstanceMasks):
-                values[name], begun = self._instance_masks(name, target, values[name], shown, sizes, places)
+                draw_one = self._drawing(target, shown, sizes, places)
+                values[name], begun = self._instance_masks(name, values[name], draw_one, uncover)
                 jobs += begun
         if parts > 1:
             values = {name: _together(value, parts, len(own)) for name, value in values.items()}
         return BatchTargets(values, places.maps[::parts], sizes[::parts], dropped), jobs
 
+    def _paste(
+        self, numbers: NDArray[np.float64], done: NDArray[np.bool_], made: Pasted, draw: Draw
+    ) -> NDArray[np.uint8]:
+        """Paste objects chosen by numbers, (B, 2), where it is done, (B,); return which pixels are, (B, H, W)."""
+        assert self._pasting is not None
+        stage, _, size = self._pasting
+        out = self._pasted.take((len(done), *size), "uint8")
+
+        def paste(pair: int) -> None:
+            chosen = stage.chosen(numbers[pair], int(made.objects.counts[2 * pair + 1])) & done[pair]
+            made.paste(pair, chosen, stage.min_visible, draw, out[pair])
+
+        for job in [self._pool.submit(partial(paste, pair)) for pair in range(len(done))]:
+            job.result()
+        return out
+
+    def _drawing(self, target: InstanceMasks, shown: NDArray[np.int64], sizes: NDArray[np.int64], at: Geometry) -> Draw:
+        """Return what draws objects of rows in images that come from there."""
+
+        def draw(row: int, objects: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+            index, (height, width) = int(shown[row]), sizes[row].tolist()
+            if (misfit := target.misfit(index, (height, width))) is not None:
+                raise SampleError(index, self._name(index), misfit, lasting=True)
+            target.draw(objects, at.maps[row], at.lines[row], (height, width), out)
+
+        return draw
+
     def _instance_masks(
         self,
         name: str,
-        target: InstanceMasks,
         objects: Ragged,
-        shown: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        at: Geometry,
+        draw: Draw,
+        uncover: Callable[[int, NDArray[np.uint8]], None] | None,
     ) -> tuple[Ragged, list[Future[None]]]:
         """Begin to draw the masks of a batch's objects; return what they are drawn into, and when all are."""
         shape = len(objects.values), *self._recipe.output.sides
         made = Ragged(self._buffers[name].take(shape, "uint8"), objects.offsets)
 
-        def draw(start: int) -> None:
-            for row in range(start, min(start + _ROWS, len(shown))):
-                index, (height, width), own = int(shown[row]), sizes[row].tolist(), slice(*made.offsets[row : row + 2])
-                if (misfit := target.misfit(index, (height, width))) is not None:
-                    raise SampleError(index, self._name(index), misfit, lasting=True)
-                target.draw(objects.values[own], at.maps[row], at.lines[row], (height, width), made.values[own])
+        def draw_some(start: int) -> None:
+            for row in range(start, min(start + _ROWS, len(made))):
+                own = slice(*made.offsets[row : row + 2])
+                draw(row, objects.values[own], made.values[own])
+                if uncover is not None and row % 2 == 0:
+                    uncover(row // 2, made.values[own])
 
-        return made, [self._pool.submit(partial(draw, start)) for start in range(0, len(shown), _ROWS)]
+        return made, [self._pool.submit(partial(draw_some, start)) for start in range(0, len(made), _ROWS)]
 
     def _masks(
         self, name: str, target: Masks, shown: NDArray[np.int64], sizes: NDArray[np.int64], places: Geometry
@@ -275,89 +341,3 @@ def _together(value: Any, parts: int, count: int) -> Any:
     if isinstance(value, list):
         return [[each for its in value[row * parts : (row + 1) * parts] for each in its] for row in range(count)]
     return value
-
-
-def moved_objects(
-    targets: Mapping[str, Target],
-    shown: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    places: Geometry,
-    size: tuple[int, int],
-) -> tuple[dict[str, Any], int]:
-    """Map all objects of some samples, and drop those of which too little is left.
-
-    Args:
-        targets: Targets by name, of which those of objects are mapped.
-        shown: Indices of the samples, shape (n,).
-        sizes: Heights and widths of their images in the source, in pixels, shape (n, 2).
-        places: Where everything in the images comes from.
-        size: Height and width of the images in pixels.
-
-    Returns:
-        By name `Ragged`, for polygons a list of outlines for each object, see `BatchTargets`; and how many are dropped.
-    """
-    objects = {name: each for name, each in targets.items() if isinstance(each, ObjectTarget)}
-    taken = {name: each.rows.take(shown) for name, each in objects.items()}
-    if not taken:
-        return {}, 0
-    rows = rows_of(next(iter(taken.values())).counts)
-    stay = np.ones(len(rows), np.bool_)
-    for name, target in objects.items():
-        values = taken[name].values
-        if isinstance(target, Boxes):
-            if target.normalized:
-                values = values * np.tile(sizes[rows, ::-1], 2)
-            boxes, kept = map_boxes(
-                values, rows, places, size, min_area=target.min_area, min_visible=target.min_visible
-            )
-            taken[name] = Ragged(boxes, taken[name].offsets)
-            stay &= kept
-        elif isinstance(target, Keypoints):
-            taken[name] = Ragged(
-                _points(target, target.in_pixels(values, sizes[rows]), rows, places, size), taken[name].offsets
-            )
-    kept_rows = rows[stay]
-    made: dict[str, Any] = {name: each if stay.all() else each.kept(stay) for name, each in taken.items()}
-    for name, target in objects.items():
-        if isinstance(target, Polygons):
-            made[name] = _outlines(target, made[name], kept_rows, sizes, places.maps)
-    return made, int(np.count_nonzero(~stay))
-
-
-def _points(
-    target: Keypoints,
-    values: NDArray[np.float64],
-    rows: NDArray[np.int64],
-    places: Geometry,
-    size: tuple[int, int],
-) -> NDArray[np.float32]:
-    """Map keypoints, which count from centres of pixels or from corners."""
-    centre = np.zeros(values.shape[2])
-    centre[:2] = target.centre
-    points, seen = map_keypoints(values + centre, rows, places, size, swapped=target.swapped)
-    told = seen[..., None] if values.shape[2] > 2 else True
-    moved: NDArray[np.float32] = np.where(told, points - centre, points).astype(np.float32)
-    return moved
-
-
-def _outlines(
-    target: Polygons,
-    found: Ragged,
-    rows: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    maps: NDArray[np.float64],
-) -> list[list[list[NDArray[np.float32]]]]:
-    """Map the outlines of a batch's objects, which `rows` says the images of; one behind a horizon is left out."""
-    firsts, ends = found.values[:, 0], found.values[:, 1]
-    outlines = target.outlines.take(ranges(firsts, ends - firsts))
-    of_images, points = np.repeat(rows, ends - firsts), outlines.values
-    if target.normalized:
-        points = points * sizes[np.repeat(of_images, outlines.counts), ::-1]
-    vertices, whole = map_polygons(points, outlines.counts, of_images, maps)
-    parts = Ragged(vertices, outlines.offsets).parts() if len(outlines) else []
-    of_objects = iter(zip(parts, whole.tolist(), strict=True))
-    counts = iter((ends - firsts).tolist())
-    return [
-        [[part for part, seen in (next(of_objects) for _ in range(next(counts))) if seen] for _ in range(objects)]
-        for objects in found.counts.tolist()
-    ]

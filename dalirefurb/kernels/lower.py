@@ -25,6 +25,7 @@
     GaussianBlur                            within 1 level
     RandomErasing, Cutout                   exact
     KernelStage                             -
+    Mosaic, MixUp, CopyPaste                -
     RandomApply, RandomChoice               as the stages that they choose
     the output                              exact
 

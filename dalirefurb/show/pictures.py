@@ -17,7 +17,6 @@ from dalirefurb.augment.output import Output
 from dalirefurb.augment.presets import evaluate
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.prefetch import Prefetch
-from dalirefurb.engine.target_maker import moved_objects
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.loader import Loader
 from dalirefurb.planning.batch_plan import BatchPlan
@@ -29,6 +28,7 @@ from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import Objects, ObjectTarget, Polygons
 from dalirefurb.targets.mask_images import Masks
 from dalirefurb.targets.masks import warp_mask
+from dalirefurb.targets.objects import moved_objects
 from dalirefurb.targets.ragged import Ragged
 
 _MOST_BAD = 10

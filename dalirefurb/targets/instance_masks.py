@@ -63,6 +63,13 @@ class InstanceMasks(ObjectTarget):
         own = self.polygons.rows
         self.rows = Ragged(np.column_stack([own.values, numbers]), own.offsets)
 
+    @classmethod
+    def of_polygons(cls, polygons: Polygons) -> InstanceMasks:
+        """Return the masks of objects whose outlines are another target already."""
+        made = cls([])
+        rows = np.column_stack([polygons.rows.values, np.full(len(polygons.rows.values), -1)])
+        return made._with(rows=Ragged(rows, polygons.rows.offsets), polygons=polygons)
+
     def joined(self, others: Sequence[Any]) -> InstanceMasks:
         """Return those of all samples, these first."""
         parts = [self, *others]

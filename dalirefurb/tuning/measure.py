@@ -241,7 +241,7 @@ class _Measurement:
         """Add hits at each split, and reuse factors where a recipe splits by default, or where sizes vary."""
         for standard in self.standards:
             whole = self.recipes[standard.recipe]
-            for split in range(len(whole.stages) + 1) if whole.mosaic is None else [whole.split]:
+            for split in range(len(whole.stages) + 1) if whole.partner_stage is None else [whole.split]:
                 hits = standard._replace(split=split, reuse_factor=None)
                 with noted(self.notes, self._place_of(hits)):
                     recipe = whole.at(split)

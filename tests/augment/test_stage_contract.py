@@ -21,6 +21,7 @@ from dalirefurb.augment import (
     AutoContrast,
     CenterCrop,
     ColorJitter,
+    CopyPaste,
     Custom,
     Cutout,
     Decode,
@@ -32,6 +33,7 @@ from dalirefurb.augment import (
     KernelStage,
     Letterbox,
     MagnitudeNoise,
+    MixUp,
     Mosaic,
     Posterize,
     RandAugmentLayer,
@@ -267,7 +269,17 @@ class TestMosaic(StageContract):
         return varied(Mosaic(32), size=33, fill=(1, 2, 3), name="four")
 
     def test_what_is_made_of_an_image_depends_on_it_alone_and_is_as_large_as_is_said(self) -> None:
-        """It takes several images, and `tests/targets/test_mosaic.py` looks at what it makes of them."""
+        """It takes several images, and `tests/targets` looks at what it makes of them."""
+
+
+class TestMixUp(TestMosaic):
+    def stages(self) -> Sequence[Stage]:
+        return varied(MixUp(), alpha=0.4, probability=0.5, name="blend")
+
+
+class TestCopyPaste(TestMosaic):
+    def stages(self) -> Sequence[Stage]:
+        return varied(CopyPaste(), share=0.4, probability=0.6, min_visible=0.3, name="paste")
 
 
 def test_every_stage_is_held_to_the_contract() -> None:
@@ -275,4 +287,4 @@ def test_every_stage_is_held_to_the_contract() -> None:
     of_volumes = {each for each in public if issubclass(each, augment.VolumeStage)}
     tried = "".join(path.read_text() for path in (Path(__file__).parents[1] / "volumes").glob("*.py"))
     assert [each for each in of_volumes if not re.search(rf"\b{each.__name__}\b", tried)] == []
-    assert public == {type(stages[0]) for stages in ALL} | {Decode, Mosaic} | of_volumes
+    assert public == {type(stages[0]) for stages in ALL} | {Decode, Mosaic, MixUp, CopyPaste} | of_volumes

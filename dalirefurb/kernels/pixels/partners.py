@@ -1,4 +1,4 @@
-"""Kernel that puts several images into one."""
+"""Kernels that make one image of several; numbers have the address, height and width of each other one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.kernels.instructions import copy
+from dalirefurb.kernels.instructions import copy, load_pair
 from dalirefurb.kernels.kernel import kernel
 from dalirefurb.kernels.llvm import compiled, memory
 
@@ -36,7 +36,7 @@ def _quarter(image: Any, size: Any, place: Any, rows: Any, span: Any, columns: A
 
 
 @kernel()
-def four(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
+def mosaic(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
     """Put the image, and three more, around a point.
 
     The numbers are the point's row and column, the fill's levels, and of each other image address, height and width.
@@ -51,3 +51,41 @@ def four(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers:
         rows, top = ((0, row), row - its_height) if part < 2 else ((row, lines), row)
         span, left = ((0, column), column - its_width) if part % 2 == 0 else ((column, columns), column)
         _quarter(source, (its_height, its_width), (top, left), rows, span, columns, numbers, out)
+
+
+@kernel()
+def mix_up(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
+    """Blend two images of one size. The numbers are those of the other one, and the own one's share."""
+    other = memory(np.int64(numbers[0]), (3 * height * width,), np.uint8)
+    share = np.int32(65536 * numbers[3])
+    rest = np.int32(65536 - share)
+    for place in range(3 * height * width):
+        i = np.uint64(place)
+        out[i] = np.uint8((share * np.int32(image[i]) + rest * np.int32(other[i]) + 32768) >> 16)
+
+
+@kernel()
+def copy_paste(
+    image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any
+) -> None:
+    """Take pixels where a shape is from another image of this size.
+
+    The numbers are those of the other one, and the address of the shape, a byte a pixel, above 0 where it is.
+    """
+    count = height * width
+    other, shape = (
+        memory(np.int64(numbers[0]), (3 * count,), np.uint8),
+        memory(np.int64(numbers[3]), (count,), np.uint8),
+    )
+    copy(image, 0, 3 * count, out, 0)
+    pixel = 0
+    while pixel < count:
+        if pixel + 8 <= count and load_pair(shape, pixel) == 0:
+            pixel += 8
+        elif shape[pixel] == 0:
+            pixel += 1
+        else:
+            start = pixel
+            while pixel < count and shape[pixel] != 0:
+                pixel += 1
+            copy(other, 3 * start, 3 * (pixel - start), out, 3 * start)

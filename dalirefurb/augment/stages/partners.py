@@ -1,0 +1,279 @@
+"""Stages of several images of a batch: Mosaic puts four into one, MixUp blends two, CopyPaste pastes objects."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes
+from dalirefurb.augment.maps import Maps, placed
+from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, SizedStage, Stage, check_fill, fill_levels
+from dalirefurb.checks import number
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.rng import BETA_DRAWS, beta, generator
+
+_STEPS = 2**16
+"""Shares are multiples of one of so many, with which a blend is exact in integers."""
+
+
+class PartnerStage(Stage):
+    """A stage that is given a row's partial image, and those of other rows of its batch, its partners.
+
+    It is the first stage behind the split: a partial image serves in its own row and in those of others, so that even
+    without reuse a result costs one partial image. Partners are drawn anew at each use, among the other rows of the
+    batch (of the sample's shard, where there are several). It is done by kernels, on the CPU.
+
+    One of its parameters is "partners", numbers in [0, 1) that choose them, float64 of shape (n, partners), in whose
+    place kernels are given address, height and width of each partner's image.
+    """
+
+    def present(self, parameters: Arrays, others: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which partners there is something of in each image, with what belongs to them, (n, partners).
+
+        Args:
+            parameters: What `draw` returned for the rows of a batch.
+            others: The partners' rows, (n, partners); a row is its own partner where there is no other one.
+        """
+        return np.ones(others.shape, np.bool_)
+
+    def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
+        """Refuse: an operator of DALI has no other images of its batch.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(
+            f"stage {self.name!r} takes several images of a batch, which kernels on the CPU alone do: leave kernels "
+            f"and devices out, install numba, and use no stage without a kernel, such as Custom"
+        )
+
+
+@dataclass(frozen=True)
+class Mosaic(PartnerStage, SizedStage):
+    """Put four images around a random point: the sample's own above on the left, and three others of its batch.
+
+    Each touches that point with a corner, keeps its size, and is cut off where the result ends; beyond it is `fill`.
+    The point is in the middle half of either side. So it is made in many a detector's training, at twice the side of
+    what a crop, or an affine map and a crop, leave of it (A. Bochkovskiy et al., YOLOv4, 2020).
+
+    It is the first stage behind the split: a partial image serves in its own row and in those of three others, on
+    average, so that even without reuse a mosaic costs one partial image and not four. The others are drawn anew at each
+    use, among the other rows of the batch (of the sample's shard, where there are several), and one may come twice.
+    Boxes, masks and other targets of all four are the row's; labels are those of its own image. It is done by kernels,
+    on the CPU.
+
+    Attributes:
+        size: Side of the result in pixels, or its height and width.
+        fill: Level 0 .. 255, or one for each of 3 channels, where there is no image.
+    """
+
+    fill: Fill = 114
+    name: str = "mosaic"
+
+    partners: ClassVar[int] = 3
+    num_uniforms: ClassVar[int] = 2 + partners
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fill(f"{self.name}: fill", self.fill)
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """Row and column of the point; numbers that choose the others.
+
+        Kernels are given the others in place of these: address, height and width of each.
+        """
+        return {"centre": Parameter("int32", (2,)), "partners": Parameter("float64", (self.partners,))}
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Draw points, and numbers that choose the others; see `Stage.draw`."""
+        centres = np.floor((0.25 + 0.5 * uniforms[:, :2]) * self.fixed_size).astype(np.int32)
+        return {"centre": centres, "partners": np.ascontiguousarray(uniforms[:, 2:])}
+
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """Four images are copied."""
+        levels = fill_levels(self.fill)
+
+        def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+            numbers[:, :2], numbers[:, 2:5] = parameters["centre"], levels
+            numbers[:, 5:14] = parameters["partners"].reshape(len(numbers), -1)
+
+        return [KernelCall(["partners.mosaic"], write)]
+
+    def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
+        """Say where the sample's own image is; see `Stage.matrices`."""
+        return self.part_matrices(np.zeros(len(heights), np.int64), parameters, heights, widths)
+
+    def part_matrices(
+        self, parts: NDArray[np.int64], parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]
+    ) -> Maps:
+        """Say where an image of each row is, of these heights and widths in pixels, (n,).
+
+        Args:
+            parts: Which of the images, (n,): 0 is the sample's own, above on the left, then from left to right.
+            parameters: What `draw` returned.
+            heights: Heights of these images.
+            widths: Widths of these images.
+
+        Returns:
+            Maps from coordinates in the result to those in the image, (n, 3, 3).
+        """
+        rows, columns = np.asarray(parameters["centre"], np.float64).reshape(-1, 2).T
+        left, top = np.where(parts % 2 == 0, columns - widths, columns), np.where(parts < 2, rows - heights, rows)
+        return placed(-np.stack([left, top], axis=1))
+
+
+class PairStage(PartnerStage):
+    """A stage of two images of one size, in which everything stays where it is, done with a probability.
+
+    The first uniform chooses the partner, the second one says whether anything is done. The kernel is given the
+    partner's image, and one more number, a parameter of that name.
+    """
+
+    probability: float
+
+    KERNEL: ClassVar[str]
+    GIVEN: ClassVar[str]
+    SHARES: ClassVar[Sequence[str]] = ("probability",)
+    keeps_place: ClassVar[bool] = True
+    partners: ClassVar[int] = 1
+    parameters: ClassVar[Mapping[str, Parameter]] = {"done": Parameter("int32"), "partners": Parameter("float64", (1,))}
+
+    def __post_init__(self) -> None:
+        for name in self.SHARES:
+            own, usual = getattr(self, name), f"{getattr(type(self), name)} is usual"
+            number(f"{self.name}: {name}", own, "in 0..1", lambda share: 0 <= share <= 1, usual)
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """Nothing done; all else is too much to be counted."""
+        return np.array([1 - self.probability]) if self.probability < 1 else np.empty(0)
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Draw whether it is done, and numbers that choose the partners; see `Stage.draw`."""
+        done = (uniforms[:, 1] < self.probability).astype(np.int32)
+        return {"done": done, "partners": np.ascontiguousarray(uniforms[:, :1])}
+
+    def present(self, parameters: Arrays, others: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell where it is done, and there is another image; see `PartnerStage.present`."""
+        there: NDArray[np.bool_] = (parameters["done"] > 0)[:, None] & (others != np.arange(len(others))[:, None])
+        return there
+
+    @property
+    def kernel_calls(self) -> Sequence[KernelCall]:
+        """Two images become one."""
+
+        def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+            numbers[:, :3], numbers[:, 3] = parameters["partners"].reshape(len(numbers), -1), parameters[self.GIVEN]
+
+        return [KernelCall([f"partners.{self.KERNEL}"], write)]
+
+
+@dataclass(frozen=True)
+class MixUp(PairStage):
+    """Blend an image with another one of its batch, as detectors are trained: the objects of both are the row's.
+
+    Each level is share * own + (1 - share) * other, rounded to the nearest one, halves up. The share is drawn for each
+    image from Beta(alpha, alpha), in steps of 2 ** -16. With 32, as YOLOX and Ultralytics have it, both are seen about
+    equally (Z. Zhang et al., Bag of Freebies for Training Object Detection Neural Networks, 2019). An object counts as
+    a whole, whatever its image's share.
+
+    It is the first stage behind the split, and partial images are of one size; how others are drawn, see `Mosaic`. An
+    image that is alone in its batch stays as it is. Labels of images are not blended: `dalirefurb.Mix` does that, and a
+    source without objects is refused. It is done by kernels, on the CPU.
+
+    Attributes:
+        alpha: Both parameters of the Beta distribution of shares, above 0.
+        probability: Probability that an image is blended.
+    """
+
+    alpha: float = 32.0
+    probability: float = 1.0
+    name: str = "mix_up"
+
+    KERNEL, GIVEN = "mix_up", "share"
+    num_uniforms: ClassVar[int] = 2 + BETA_DRAWS
+    parameters: ClassVar[Mapping[str, Parameter]] = {**PairStage.parameters, "share": Parameter("float64")}
+    """Whether an image is blended, what chooses the other one, and the own image's share."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(f"{self.name}: alpha", self.alpha, "above 0", lambda alpha: 0 < alpha < math.inf, "32 is usual")
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Draw shares, 1 where nothing is blended, and numbers that choose the others; see `Stage.draw`."""
+        drawn = super().draw(uniforms, heights, widths)
+        shares = np.array([beta(self.alpha, row) for row in uniforms[:, 2:]], np.float64)
+        shares = np.where(drawn["done"] > 0, np.rint(_STEPS * shares) / _STEPS, 1.0)
+        return {**drawn, "done": (shares < 1).astype(np.int32), "share": shares}
+
+
+@dataclass(frozen=True)
+class CopyPaste(PairStage):
+    """Paste objects of another image of the batch over an image, where they are in theirs.
+
+    It is Simple Copy-Paste (G. Ghiasi et al., CVPR 2021). Shapes are those of the first target of `InstanceMasks` or
+    `Polygons`, filled in the partial image, with sharp edges: pixels there are the other image's. The pasted objects
+    come after the image's own ones. Of these, masks lose what is covered, and boxes of which something is covered
+    become those of what is left in the partial image, in whole pixels. Keypoints and outlines stay as they are.
+
+    It is the first stage behind the split, and partial images are of one size; how others are drawn, see `Mosaic`.
+    Into an image that is alone in its batch nothing is pasted. It is done by kernels, on the CPU.
+
+    Attributes:
+        share: Probability 0 .. 1 with which each object of the other image is pasted, if it has a pixel in it.
+        probability: Probability that anything is pasted into an image.
+        min_visible: Share 0 .. 1 of an object's pixels that are left, below which it is dropped with all that is known
+            of it; one without any pixel left always is.
+    """
+
+    share: float = 0.5
+    probability: float = 1.0
+    min_visible: float = 0.1
+    name: str = "copy_paste"
+
+    KERNEL, GIVEN, SHARES = "copy_paste", "objects", ("share", "probability", "min_visible")
+    num_uniforms: ClassVar[int] = 4
+    parameters: ClassVar[Mapping[str, Parameter]] = {**PairStage.parameters, "objects": Parameter("float64", (2,))}
+    """Whether something is pasted, and what chooses the other image, and its objects.
+
+    Kernels are given the address of the shape in place of the last: uint8, a byte a pixel, above 0 where it is.
+    """
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        """Draw numbers that choose the other images, and their objects; see `Stage.draw`."""
+        return {**super().draw(uniforms, heights, widths), "objects": np.ascontiguousarray(uniforms[:, 2:])}
+
+    def chosen(self, drawn: NDArray[np.float64], count: int) -> NDArray[np.bool_]:
+        """Tell which of so many objects are pasted, (count,), by a row of the parameter "objects", (2,)."""
+        return generator(drawn).random(count) < self.share
+
+
+def partner_rows(uniforms: NDArray[np.float64], lengths: Sequence[int], slice_rows: int) -> NDArray[np.int64]:
+    """Choose for each row of consecutive batches others of its slice of its batch; itself where it is alone.
+
+    Args:
+        uniforms: Numbers in [0, 1), one for each other row that is chosen, shape (n, k).
+        lengths: Numbers of rows of the batches, n together.
+        slice_rows: Number of rows of a slice, all of whose samples are of one shard.
+
+    Returns:
+        Rows, int64 of shape (n, k).
+
+    >>> partner_rows(np.array([[0.0, 0.9]] * 5), [4, 1], slice_rows=2).tolist()
+    [[1, 1], [0, 0], [3, 3], [2, 2], [4, 4]]
+    """
+    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    ends = np.repeat(np.cumsum(lengths), lengths)
+    rows = np.arange(len(starts))
+    first = starts + (rows - starts) // slice_rows * slice_rows
+    counts = (np.minimum(first + slice_rows, ends) - first)[:, None]
+    steps = 1 + np.floor(uniforms * (counts - 1)).astype(np.int64)
+    chosen: NDArray[Any] = first[:, None] + ((rows - first)[:, None] + steps) % counts
+    return chosen

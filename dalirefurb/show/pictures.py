@@ -16,6 +16,7 @@ from dalirefurb.augment.geometry import Geometry, geometry
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.presets import evaluate
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stages.partners import Mosaic
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.loader import Loader
@@ -193,7 +194,7 @@ def take_pictures(
     """
     cached, served = _serve(source, recipe, samples, reuse_factor=reuse_factor, epochs=2 * reuse_factor, seed=seed)
     parts: list[list[list[Part]]] = [[[]] * len(samples)] * len(served)
-    if any(stage.partners for stage in recipe.final):
+    if isinstance(recipe.partner_stage, Mosaic):
         parts = _parts(source, recipe, samples, cached, reuse_factor=reuse_factor, seed=seed)
     made = []
     for row, index in enumerate(samples):

@@ -51,7 +51,7 @@ MAY_IMPORT = {
     "reading": SAMPLES | GROUND | {"dali", "system", "PIL", "numpy", "xxhash"},
     "keep": {"checks", "dali", "errors", "image_batch", "reading", "source", "store", "system", "numpy", "xxhash"},
     "kernels": GROUND | {"augment", "dali", "system", "cupy", "llvmlite", "numba", "nvidia", "numpy"},
-    "targets": SAMPLES - {"planning"} | {"kernels", "PIL", "numba", "numpy", "typing_extensions"},
+    "targets": SAMPLES - {"planning"} | {"kernels", "PIL", "numba", "numpy", "typing_extensions", "yaml"},
     "testing": GROUND - {"rng"}
     | {"augment", "hypothesis", "kernels", "numpy", "nvidia", "planning", "pytest", "store"},
     "engine": SAMPLES | GROUND | {"packed"} | {"dali", "system", "kernels", "reading", "targets", "numpy", "torch"},
@@ -88,6 +88,7 @@ ONLY = {
     ("dali", "numba"): {"dali.insides"},
     ("targets", "numba"): {"targets.fill", "targets.masks"},
     ("targets", "PIL"): {"targets.mask_images"},
+    ("targets", "yaml"): {"targets.yolo"},
     ("kernels", "cupy"): {"kernels.cuda.launcher"},
     ("kernels", "nvidia"): {"kernels.pipelines"},
     ("store", "cupy"): {"store.device.memory"},

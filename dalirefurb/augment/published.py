@@ -25,7 +25,7 @@ from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.stages.frame import Letterbox, Place, ScaleJitter
 from dalirefurb.augment.stages.geometry import RandomAffine
-from dalirefurb.augment.stages.mosaic import Mosaic
+from dalirefurb.augment.stages.partners import Mosaic
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize, ResizeInterpolation
 from dalirefurb.checks import integer, interval, number, require
 

@@ -22,7 +22,7 @@ larger by a tenth, and crop that afresh, with the flip, which is more.
 Masks are made of the photographs: 21 classes in areas of some size, in PNGs with a palette. The consumer does nothing.
 
     python benchmarks/competitors/build.py                    once, minutes
-    python benchmarks/segmentation.py                         about 20 minutes on 2 cores
+    python benchmarks/segmentation.py                         about 15 minutes on 2 cores
     python benchmarks/segmentation.py --quick --out q.json    seconds; its figures mean nothing
 """
 

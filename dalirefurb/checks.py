@@ -124,3 +124,27 @@ def interval(name: str, value: object, wanted: str, within: Callable[[float, flo
     holds = all(isinstance(each, Real) and not isinstance(each, bool) for each in pair) and within(*pair)
     require(holds, name, wanted, given, remedy)
     return float(pair[0]), float(pair[1])
+
+
+class CheckedFields:
+    """Checks of a frozen dataclass's fields, where it is made; each is written down as it was checked."""
+
+    def _called(self, field: str) -> str:
+        """Return what messages call a field."""
+        return field
+
+    def _integer(self, field: str, least: int | None, most: int | None, remedy: str) -> None:
+        """Check a field that is an int; see `integer`."""
+        integer(self._called(field), getattr(self, field), least, most, remedy)
+
+    def _number(self, field: str, limits: str, within: Callable[[float], bool], remedy: str) -> None:
+        """Check a field that is a number, and make it a plain float; see `number`."""
+        object.__setattr__(self, field, number(self._called(field), getattr(self, field), limits, within, remedy))
+
+    def _share(self, field: str = "probability", remedy: str = "0.5 is usual") -> None:
+        """Check a field that is a share, and make it a plain float."""
+        self._number(field, "in 0..1", lambda share: 0 <= share <= 1, remedy)
+
+    def _interval(self, field: str, wanted: str, within: Callable[[float, float], bool], remedy: str) -> None:
+        """Check a field that is two numbers, and make them plain floats; see `interval`."""
+        object.__setattr__(self, field, interval(self._called(field), getattr(self, field), wanted, within, remedy))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,23 @@ from dalirefurb.errors import LoaderError
 
 Image = NDArray[np.uint8]
 """A partially augmented sample, HWC."""
+
+Bytes = TypeVar("Bytes", int, NDArray[np.int64])
+
+ALIGNMENT = 64
+"""A cache line, in bytes: where images begin, and what is packed or kept; files rely on it."""
+
+
+def rounded(nbytes: Bytes, alignment: int = ALIGNMENT) -> Bytes:
+    """Round numbers of bytes up to multiples of `alignment`."""
+    return -(-nbytes // alignment) * alignment
+
+
+def aligned_empty(nbytes: int) -> NDArray[np.uint8]:
+    """Allocate untouched bytes that begin at a multiple of `ALIGNMENT`, shape (nbytes,)."""
+    unaligned = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -unaligned.ctypes.data % ALIGNMENT
+    return unaligned[start : start + nbytes]
 
 
 class Places(NamedTuple):

@@ -137,7 +137,8 @@ class Loader(Mappable, metaclass=Explained):
             )
         devices = Devices(partial_device, final_device)
         serves, stored = self._serves, store is not None
-        kernels = choose_for_views(kernels, (recipe, *recipes), devices, final=serves == "final")
+        versions = 1 if own is None else own.views
+        kernels = choose_for_views(kernels, (recipe, *recipes), devices, final=serves == "final", versions=versions)
         served = (source, planner) if own is None else own.numbered(bad_samples)
         configuration = Configuration(
             served[0], recipe, served[1], stored, devices, kernels, bad_samples, pin_memory, serves, recipes
@@ -147,7 +148,7 @@ class Loader(Mappable, metaclass=Explained):
         self.views = recipes if own is None else own.views
         self._own_versions = own
         self._kernels = kernels
-        dtypes = tuple(each.output.dtype for each in ((recipe, *recipes) if own is None else [recipe] * own.views))
+        dtypes = tuple(each.output.dtype for each in (recipe, *recipes) * versions)
         targets: TargetTensors | None = None
         if source.annotations is not None:
             targets = TargetTensors(source.annotations, target_form, recipe.output)
@@ -369,12 +370,6 @@ class Loader(Mappable, metaclass=Explained):
             f"a loader serves batches in the planner's order, not by index, got {index!r}: iterate it, for images, "
             f"labels in loader; loader.source[i] shows a sample; around a Loader there needs to be no DataLoader"
         )
-
-    def __enter__(self) -> Loader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         planner, classes = self.planner, self.source.classes

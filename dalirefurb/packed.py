@@ -5,7 +5,7 @@ number of dimensions are cached, shared and evicted as images are: packed into o
 
     number of bytes of the list │ list of arrays: name, type, shape │ first array │ second array │ ...
 
-Each array begins at a multiple of `ALIGNMENT` bytes.
+Each array begins at a cache line.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.image_batch import Image
-
-ALIGNMENT = 64
-"""A cache line, in bytes."""
+from dalirefurb.image_batch import Image, rounded
 
 _WIDTH = 64
 """Of the image, in pixels of three bytes: so a row is whole cache lines."""
@@ -40,14 +37,14 @@ def pack(arrays: Arrays) -> Image:
     ((2, 64, 3), {'image': (1, 2, 3, 4), 'mask': (2, 3, 4)})
     """
     listed = json.dumps([[name, each.dtype.str, each.shape] for name, each in arrays.items()]).encode()
-    nbytes = _aligned(_LENGTH.itemsize + len(listed)) + sum(_aligned(each.nbytes) for each in arrays.values())
+    nbytes = rounded(_LENGTH.itemsize + len(listed)) + sum(rounded(each.nbytes) for each in arrays.values())
     image = np.empty((-(-nbytes // (3 * _WIDTH)), _WIDTH, 3), np.uint8)
     content = image.reshape(-1)
     content[: _LENGTH.itemsize].view(_LENGTH)[0] = len(listed)
     end = _LENGTH.itemsize + len(listed)
     content[_LENGTH.itemsize : end] = np.frombuffer(listed, np.uint8)
     for each in arrays.values():
-        start = _aligned(end)
+        start = rounded(end)
         content[end:start] = 0
         end = start + each.nbytes
         content[start:end].view(each.dtype).reshape(each.shape)[...] = each
@@ -61,11 +58,7 @@ def unpack(image: Image) -> dict[str, NDArray[Any]]:
     end = _LENGTH.itemsize + int(content[: _LENGTH.itemsize].view(_LENGTH)[0])
     arrays: dict[str, NDArray[Any]] = {}
     for name, kind, shape in json.loads(content[_LENGTH.itemsize : end].tobytes()):
-        start, dtype = _aligned(end), np.dtype(kind)
+        start, dtype = rounded(end), np.dtype(kind)
         end = start + math.prod(shape) * dtype.itemsize
         arrays[name] = content[start:end].view(dtype).reshape(shape)
     return arrays
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT

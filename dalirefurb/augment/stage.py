@@ -20,7 +20,7 @@ from dalirefurb.augment.kernel_call import KernelCall
 from dalirefurb.augment.kernel_call import Sizes as Sizes
 from dalirefurb.augment.maps import unmoved
 from dalirefurb.calls import TakesNumbers
-from dalirefurb.checks import choice, plain, require
+from dalirefurb.checks import CheckedFields, choice, plain, require
 from dalirefurb.errors import ConfigurationError
 
 Size = int | tuple[int, int]
@@ -85,7 +85,7 @@ class Parameter(metaclass=TakesNumbers):
     shape: tuple[int, ...] = ()
 
 
-class Stage(metaclass=TakesNumbers):
+class Stage(CheckedFields, metaclass=TakesNumbers):
     """One step of a recipe. Subclasses are frozen dataclasses with a `name`; their fields are their fingerprint.
 
     So `num_uniforms`, `parameters` and `code_version` are class attributes, not fields; and NumPy's numbers, arrays and
@@ -234,6 +234,9 @@ class Stage(metaclass=TakesNumbers):
             return None
         row, (heights, widths) = int(unfit.argmax()), sizes
         return row, f"{self.name}: images must {must}, got {heights[row]} x {widths[row]}; {remedy}"
+
+    def _called(self, field: str) -> str:
+        return f"{self.name}: {field}"
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides which pixels the stage makes, as JSON values."""

@@ -189,12 +189,6 @@ class Attached(Mappable, metaclass=Explained):
         finally:
             os.close(descriptor)
 
-    def __enter__(self) -> Attached:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         place = "not attached yet" if self._state is None else f"next: {self._cursor}"
         return f"Attached({self._name!r}, {place})"

@@ -175,15 +175,17 @@ def _chosen(kernels: Kernels | None, recipe: Recipe, devices: Devices) -> Kernel
 
 
 def choose_for_views(
-    kernels: Kernels | None, recipes: Sequence[Recipe], devices: Devices, *, final: bool = True
+    kernels: Kernels | None, recipes: Sequence[Recipe], devices: Devices, *, final: bool = True, versions: int = 1
 ) -> Kernels:
-    """Choose for all views of a sample what computes them: kernels if all their stages have some, else DALI alone.
+    """Choose for all views of a sample, `versions` by each recipe, what computes them.
+
+    That is kernels if all their stages have some, else DALI alone.
 
     Raises:
         ConfigurationError: If they cannot be had.
     """
     if recipes[0].volumes:
-        _check_volumes(kernels, recipes, devices, final=final)
+        _check_volumes(kernels, devices, views=versions * len(recipes), final=final)
         return "numba"
     if not final:
         for view in recipes[1:]:
@@ -205,12 +207,12 @@ def choose_for_views(
     return choose_for_views("dali", recipes, devices)
 
 
-def _check_volumes(kernels: Kernels | None, recipes: Sequence[Recipe], devices: Devices, *, final: bool) -> None:
+def _check_volumes(kernels: Kernels | None, devices: Devices, *, views: int, final: bool) -> None:
     """Refuse what cannot be had of volumes."""
     for holds, what, remedy in (
         (devices.partial == devices.final == "cpu", "on a GPU", "leave the devices out"),
         (kernels in (None, "numba"), f"by kernels={kernels!r}", "leave kernels out"),
-        (len(recipes) == 1, "in several views", "pass Echo(planner, ...) for several windows of each volume"),
+        (views <= 1, "in several views", "pass Echo(planner, ...) for several windows of each volume"),
         (final, "by a PartialSource", "pass the recipe to a Loader"),
         (_installed("numba"), "without Numba", "pip install numba"),
     ):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,27 +168,25 @@ class BothPartsBackend(ComputeBackend):
         self._runner.handed_over()
 
 
+@dataclass(eq=False)
 class FinalGraph:
     """DALI's graph of the final part, where it is apart from the partial one, or of what kernels leave to DALI.
 
     It has one owner thread.
 
-    Args:
+    Attributes:
         input_builder: Builder of the graph's inputs.
         runner: Runner of the graph.
         buffer: Buffer where groups are laid out for the graph, if the store's samples are to stay on their device;
             otherwise None.
-
-    Attributes:
         goes_on: Whether a group that was submitted goes on by itself, so that others can be begun meanwhile.
     """
 
-    goes_on = True
+    input_builder: InputBuilder
+    runner: PipelineRunner
+    buffer: BatchBuffer | None
 
-    def __init__(self, input_builder: InputBuilder, runner: PipelineRunner, buffer: BatchBuffer | None) -> None:
-        self._input_builder = input_builder
-        self._runner = runner
-        self._buffer = buffer
+    goes_on: ClassVar[bool] = True
 
     def submit(self, cache_plan: CachePlan, feeds: dict[str, Feed] | None = None) -> None:
         """Feed a replica with a group whose partial images are known.
@@ -199,22 +197,22 @@ class FinalGraph:
                 drawn here.
         """
         if feeds is not None:
-            self._runner.submit(feeds)
+            self.runner.submit(feeds)
             return
         plan, shown = cache_plan.plan, cache_plan.shown
-        if self._buffer is None:
-            self._runner.submit(self._input_builder.final(plan, cache_plan.partial_images(), shown))
+        if self.buffer is None:
+            self.runner.submit(self.input_builder.final(plan, cache_plan.partial_images(), shown))
             return
         assert cache_plan.pinned is not None
         rows, lease = cache_plan.pinned
         assert isinstance(lease, DeviceLease)
         try:
-            with self._buffer.on_stream():
-                images = self._buffer.fill(len(plan.indices), lease, rows, cache_plan.unpinned_images())
-                self._runner.submit(self._input_builder.final(plan, images, shown))
+            with self.buffer.on_stream():
+                images = self.buffer.fill(len(plan.indices), lease, rows, cache_plan.unpinned_images())
+                self.runner.submit(self.input_builder.final(plan, images, shown))
         except BaseException:
             # Nobody collects this group, but it may be read and written still.
-            self._buffer.forget()
+            self.buffer.forget()
             raise
 
     def collect(self) -> Any:
@@ -223,21 +221,22 @@ class FinalGraph:
         Raises:
             GraphError: If the graph failed; that group is lost.
         """
-        return self._runner.collect()
+        return self.runner.collect()
 
     def restart(self) -> None:
         """Forget all groups in flight."""
-        self._runner.restart()
-        if self._buffer is not None:
-            self._buffer.forget()
+        self.runner.restart()
+        if self.buffer is not None:
+            self.buffer.forget()
 
 
+@dataclass(eq=False)
 class FinalKernels:
     """Kernels of the final part alone, where a sample has several, or needs other samples' partial images.
 
     It has one owner thread, as `FinalGraph` has.
 
-    Args:
+    Attributes:
         input_builder: Builder of the parameters.
         program: Program of the final part, split before its first step.
         pool: Threads that help the owner.
@@ -246,42 +245,34 @@ class FinalKernels:
         slice_rows: Number of rows of a batch whose samples are of one shard.
     """
 
-    goes_on = False
+    input_builder: InputBuilder
+    program: KernelProgram
+    pool: KernelThreadPool
+    buffers: OutputBuffers
+    stage: PartnerStage | None = None
+    slice_rows: int = 0
+    _begun: deque[tuple[NDArray[Any], Work]] = field(default_factory=deque, init=False)
 
-    def __init__(
-        self,
-        input_builder: InputBuilder,
-        program: KernelProgram,
-        pool: KernelThreadPool,
-        buffers: OutputBuffers,
-        *,
-        stage: PartnerStage | None = None,
-        slice_rows: int = 0,
-    ) -> None:
-        self._stage = stage
-        self._slice_rows = slice_rows
-        self._input_builder = input_builder
-        self._program, self._pool, self._buffers = program, pool, buffers
-        self._begun: deque[tuple[NDArray[Any], Work]] = deque()
+    goes_on: ClassVar[bool] = False
 
     def submit(self, cache_plan: CachePlan, _: object = None) -> None:
         """Draw the parameters of a group whose partial images are known."""
-        partial, output = cache_plan.partial_images(), self._program.output
+        partial, output = cache_plan.partial_images(), self.program.output
         assert output is not None
-        sizes = partial.places.sizes if self._input_builder.partial_size is None else None
-        final = self._input_builder.final_parameters(cache_plan.plan, cache_plan.shown, sizes)
-        if self._stage is not None:
+        sizes = partial.places.sizes if self.input_builder.partial_size is None else None
+        final = self.input_builder.final_parameters(cache_plan.plan, cache_plan.shown, sizes)
+        if self.stage is not None:
             lengths = [len(plan.indices) for plan in cache_plan.group.plans]
-            drawn = np.asarray(final[f"{self._stage.name}/partners"])
-            others = partial.places.of(partner_rows(drawn, lengths, self._slice_rows))
+            drawn = np.asarray(final[f"{self.stage.name}/partners"])
+            others = partial.places.of(partner_rows(drawn, lengths, self.slice_rows))
             # A double has room for any address that there is.
             places = np.concatenate([others.addresses[..., None], others.sizes], axis=2, dtype=np.float64)
-            final[f"{self._stage.name}/partners"] = places
-        if isinstance(self._stage, CopyPaste):
+            final[f"{self.stage.name}/partners"] = places
+        if isinstance(self.stage, CopyPaste):
             shapes = np.concatenate([row_addresses(each) for each in known(cache_plan.pasted)])
-            final[f"{self._stage.name}/objects"] = shapes.astype(np.float64)
-        results = self._buffers.results(output, len(partial))
-        work = self._program.work({}, pinned=partial, final=final, results=results, targets=row_addresses(results))
+            final[f"{self.stage.name}/objects"] = shapes.astype(np.float64)
+        results = self.buffers.results(output, len(partial))
+        work = self.program.work({}, pinned=partial, final=final, results=results, targets=row_addresses(results))
         self._begun.append((results, work))
 
     def collect(self) -> Images:
@@ -291,7 +282,7 @@ class FinalKernels:
             GraphError: If the kernels failed; that group is lost.
         """
         results, work = self._begun.popleft()
-        self._pool.share(work.part(np.arange(work.count)))
+        self.pool.share(work.part(np.arange(work.count)))
         return Images(results)
 
     def restart(self) -> None:

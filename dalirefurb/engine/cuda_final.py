@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.output import Output
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.inputs import InputBuilder
-from dalirefurb.image_batch import Images, Places
-from dalirefurb.kernels.buffers import whole_lines
+from dalirefurb.image_batch import Images, Places, rounded
 from dalirefurb.store.device.memory import Array, DeviceMemory, within
 from dalirefurb.store.device.store import DeviceLease
 
@@ -149,7 +148,7 @@ class CudaFinal:
         # What is brought may need more room than there is: where it will lie is known last.
         entering = Images.on_demand(count, _unseen, lambda: Places(addresses, sizes))
         launched = self._program.launched(self._program.work({}, pinned=entering, final=parameters, targets=targets))
-        ends = np.cumsum([whole_lines(image.size) for _, image in brought], dtype=np.int64).tolist()
+        ends = np.cumsum([rounded(image.size) for _, image in brought], dtype=np.int64).tolist()
         images_bytes = ends[-1] if ends else 0
         nbytes = images_bytes + launched.page_bytes
         self._brought = self._grown(self._brought, nbytes)
@@ -159,7 +158,7 @@ class CudaFinal:
         self._pages.rotate(-1)
         host = page.take(nbytes)
         for (row, image), end in zip(brought, ends, strict=True):
-            begin = end - whole_lines(image.size)
+            begin = end - rounded(image.size)
             host[begin : begin + image.size] = image.reshape(-1)
             addresses[row] = start + begin
         launched.write(host[images_bytes:], start + images_bytes, self._memory.address(self._work), addresses)

@@ -119,6 +119,16 @@ class Mappable(ABC):
         named.__name__ = " + ".join(names)
         return self.map(named)
 
+    def __enter__(self: Batches) -> Batches:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what works for it; what was served stays good."""
+
     def __reduce__(self) -> NoReturn:
         raise LoaderError(
             "a loader cannot be pickled or copied, since its threads and pipelines belong to one process: make it, and "
@@ -183,10 +193,8 @@ class LoaderView(Mappable, metaclass=Explained):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.loader!r})"
 
-    def __enter__(self) -> LoaderView:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Close the loader."""
         self.loader.close()
 
 

@@ -87,11 +87,6 @@ class OwnVersions:
                 "a source with targets cannot be served in several views yet: leave views out, or take the source "
                 "without its targets"
             )
-        if self.source.volumes:
-            raise ConfigurationError(
-                "volumes cannot be served in several views: leave views out, or pass Echo(planner, ...) for several "
-                "windows of each volume"
-            )
         if bad_samples.on_bad_sample == "replace":
             raise ConfigurationError(
                 f"with views={self.views} bad samples cannot be replaced yet, since each view would show another "

@@ -35,9 +35,10 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb.errors import StoreError
-from dalirefurb.image_batch import Images
+from dalirefurb.image_batch import Images, rounded
 from dalirefurb.keep.record import RECORD, Records, believable, samples_of, written
 from dalirefurb.store.disk.page_cache import is_cached
+from dalirefurb.store.disk.records import write_all
 from dalirefurb.store.memory_budget import amount
 from dalirefurb.store.spec import differences
 
@@ -53,7 +54,6 @@ _ROWS = 1 << 16
 _STEP = 1 << 30
 """The data grows by so many bytes, which take room on a disk only once they are written."""
 
-_ALIGNMENT = 64
 _ROOM, _CLAIMS = 0, 16
 """Bytes of the file `room` that are locked: by who takes room, and from here on a byte for each sample."""
 
@@ -221,10 +221,10 @@ class KeepFolder:
                         amount(self._most_bytes + self._table_bytes),
                     )
                 return False
-            _write(self._data_file, content, start)
+            write_all(self._data_file, content, start)
             digest = xxh3_64_intdigest(content)
             record = written(index, start, content.nbytes, height, width, stamp, digest)
-            _write(self._records_file, record.view(np.uint8).data, index * RECORD.itemsize)
+            write_all(self._records_file, record.view(np.uint8).data, index * RECORD.itemsize)
         except OSError as error:
             self._give_up(error)
             return False
@@ -323,7 +323,7 @@ class KeepFolder:
     def _take_room(self, nbytes: int) -> int | None:
         """Return where so many bytes may be written; None: there is no room."""
         with self._alone():
-            start = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
+            start = rounded(self.nbytes)
             end = start + nbytes
             if end > self._most_bytes:
                 return None
@@ -406,17 +406,6 @@ def _close(descriptors: list[int]) -> None:
 def _lengthen(descriptor: int, nbytes: int) -> None:
     if os.fstat(descriptor).st_size < nbytes:
         os.ftruncate(descriptor, nbytes)
-
-
-def _write(descriptor: int, content: memoryview, start: int) -> None:
-    """Write all of it.
-
-    Raises:
-        OSError: If there is no room on the disk, or it fails.
-    """
-    while content:
-        written = os.pwrite(descriptor, content, start)
-        content, start = content[written:], start + written
 
 
 def _locked(descriptor: int, byte: int) -> bool:

@@ -12,16 +12,9 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.output import Output
 from dalirefurb.errors import LoaderError
-from dalirefurb.image_batch import Images
+from dalirefurb.image_batch import ALIGNMENT as ALIGNMENT
+from dalirefurb.image_batch import Images, rounded
 from dalirefurb.system.remains import Remains
-
-ALIGNMENT = 64
-"""Bytes of a cache line."""
-
-
-def whole_lines(nbytes: int) -> int:
-    """Round bytes up to a multiple of `ALIGNMENT`."""
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def aligned(nbytes: int) -> NDArray[np.uint8]:
@@ -113,7 +106,7 @@ class OutputBuffers:
         count = len(sizes)
         if count and (sizes != sizes[0]).any():
             nbytes = 3 * sizes.prod(axis=1)
-            room = -(-nbytes // ALIGNMENT) * ALIGNMENT
+            room = rounded(nbytes)
             block = self._partials.take((int(room.sum()),), "uint8")
             starts = np.cumsum(room) - room
             places = zip(starts.tolist(), (starts + nbytes).tolist(), sizes.tolist(), strict=True)

@@ -14,8 +14,8 @@ from dalirefurb.augment.output import Output
 from dalirefurb.augment.stage import Sizes
 from dalirefurb.dali import Feed, GraphError
 from dalirefurb.errors import LoaderError
-from dalirefurb.image_batch import Images, Places, decoded_rows
-from dalirefurb.kernels.buffers import Levels, whole_lines
+from dalirefurb.image_batch import Images, Places, decoded_rows, rounded
+from dalirefurb.kernels.buffers import Levels
 from dalirefurb.kernels.host import HostFunction
 from dalirefurb.kernels.kernel import compile_any, kernel_named
 from dalirefurb.kernels.lower import KernelOp
@@ -60,7 +60,7 @@ def _room_bytes(step: KernelOp, before: Sizes, after: Sizes) -> NDArray[np.int64
 
 
 def _aligned(nbytes: NDArray[np.int64]) -> int:
-    return whole_lines(int(nbytes.max(initial=0)))
+    return rounded(int(nbytes.max(initial=0)))
 
 
 STREAMED_BYTES = 16 << 20

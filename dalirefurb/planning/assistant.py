@@ -102,10 +102,9 @@ class Assistant:
     @classmethod
     def of(cls, planner: Planner, compute: Compute) -> Assistant | None:
         """Return the Assistant of a planner, which knows no features yet; None if losses act on none of its plans."""
-        assisted = AutoAssist.among(planner)
-        if assisted is None:
+        if not isinstance(planner, AutoAssist):
             return None
-        return cls(assisted, FeatureTable(assisted.num_samples, resolution=assisted.resolution), compute)
+        return cls(planner, FeatureTable(planner.num_samples, resolution=planner.resolution), compute)
 
     def _start(self, moment: _Moment, *, served: int = 0, observed: int = 0) -> None:
         """Begin where the moment is, with nothing planned ahead and no version served."""

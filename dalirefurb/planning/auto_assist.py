@@ -202,11 +202,6 @@ class AutoAssist(DerivedPlanner):
         for momentum in ("loss_momentum", "accuracy_momentum"):
             self._number(momentum, "in [0, 1)", lambda share: 0 <= share < 1, remedy)
 
-    @staticmethod
-    def among(planner: Planner) -> AutoAssist | None:
-        """Return the planner if it is one of these."""
-        return planner if isinstance(planner, AutoAssist) else None
-
     @property
     def any_world_size(self) -> bool:
         """Whether any number of ranks divides the candidates."""

@@ -70,7 +70,7 @@ class Evaluate(Planner):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._number("coverage", "in 0..1", lambda share: 0 <= share <= 1, "pass a share, such as 0.5")
+        self._share("coverage", "pass a share, such as 0.5")
         require(isinstance(self.pad, bool), "pad", "True or False", self.pad, "pass a bool")
         if self.shards != 1 or self.drop_last:
             raise ConfigurationError(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from dalirefurb.calls import TakesNumbers
-from dalirefurb.checks import epoch_of, integer, number, require
+from dalirefurb.checks import CheckedFields, epoch_of, integer, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask
 from dalirefurb.rng import Bijection, key
@@ -47,7 +47,7 @@ class Reuse(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Planner(metaclass=TakesNumbers):
+class Planner(CheckedFields, metaclass=TakesNumbers):
     """Decides which sample is served in which batch with which version. Subclasses are frozen dataclasses.
 
     Plans are global. A fixed permutation gives every sample a position; the sample at position p belongs to
@@ -292,14 +292,6 @@ class Planner(metaclass=TakesNumbers):
             known = latest[name] = of, make()
         made: T = known[1]
         return made
-
-    def _integer(self, name: str, least: int | None, most: int | None, remedy: str) -> None:
-        """Check an argument that is an int."""
-        integer(name, getattr(self, name), least, most, remedy)
-
-    def _number(self, name: str, limits: str, within: Callable[[float], bool], remedy: str) -> None:
-        """Check an argument and make it a plain float."""
-        object.__setattr__(self, name, number(name, getattr(self, name), limits, within, remedy))
 
     def _as(self, kind: type[P], **more: Any) -> P:
         """Return a planner of another kind, with the arguments that every planner has and `more`."""

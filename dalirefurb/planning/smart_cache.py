@@ -70,7 +70,7 @@ class SmartCache(ClosedFormPlanner):
         require(not self.drop_last, "drop_last", wanted, self.drop_last, remedy)
         name, remedy = "num_cache_objects", "a window fills a batch, and holds no sample twice"
         self._integer(name, self.batch_size, self.num_samples, remedy)
-        self._number("replace_percent", "in 0..1", lambda share: 0 <= share <= 1, "pass 0.1 for 10 %")
+        self._share("replace_percent", "pass 0.1 for 10 %")
         rest = self.num_cache_objects % self.batch_size
         fitting = self.num_cache_objects - rest
         wanted = f"a multiple of batch_size={self.batch_size} with several shards"

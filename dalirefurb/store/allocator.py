@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
-from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-ALIGNMENT = 64
-"""A cache line, in bytes."""
-
-Bytes = TypeVar("Bytes", int, NDArray[np.int64])
+from dalirefurb.image_batch import ALIGNMENT, rounded
 
 
 class Allocator:
@@ -103,8 +96,3 @@ class Allocator:
             del self._bins[size]
             del self._sizes[bisect_left(self._sizes, size)]
         return size
-
-
-def rounded(nbytes: Bytes, alignment: int) -> Bytes:
-    """Round numbers of bytes up to multiples of `alignment`."""
-    return -(-nbytes // alignment) * alignment

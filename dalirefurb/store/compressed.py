@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.checks import integer, number, require
 from dalirefurb.errors import ConfigurationError, how_to_install
-from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.allocator import ALIGNMENT
+from dalirefurb.image_batch import ALIGNMENT, Image, Images
 from dalirefurb.store.base import Contents, Keys, LayeredContents, Lease, Store, Taken
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.cores import usable_cores

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import OutOfMemoryError
-from dalirefurb.image_batch import Image, Images, Places
+from dalirefurb.image_batch import Image, Images, Places, aligned_empty, images_at
 from dalirefurb.store import available
-from dalirefurb.store.allocator import ALIGNMENT, Allocator
+from dalirefurb.store.allocator import Allocator
 from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
 from dalirefurb.store.memory_budget import Budget, amount, budget_bytes, checked_budget
 from dalirefurb.store.slot_table import SlotContents, SlotTable
@@ -118,11 +118,7 @@ class _Contents(SlotContents):
         """Lend samples where they lie."""
         with self._lock:
             found, slots = self._pin(keys)
-        room = self._room
-        images = Images.on_demand(
-            len(slots), lambda: [room.view(slot) for slot in slots.tolist()], lambda: room.places(slots)
-        )
-        return Lease(found, images, partial(self._release, slots))
+        return Lease(found, self._room.lent(slots), partial(self._release, slots))
 
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         """Keep samples where they were made, if that is in slots, else copies of them."""
@@ -149,7 +145,7 @@ class _Contents(SlotContents):
             return None
         user = _User()
         self._left.expect(user, slots)
-        return self._room.images(slots, user)
+        return self._room.reserved(slots, user)
 
     @property
     def nbytes(self) -> int:
@@ -190,22 +186,17 @@ class SlotRows:
         self._rows[slot] = sample
         return True
 
-    def view(self, slot: int) -> Image:
-        """View a slot's bytes."""
-        row: Image = self._lent[slot]
-        return row
+    def lent(self, slots: NDArray[np.int64]) -> Images:
+        """View the images of slots, shape (n,), read-only."""
+        return Images.rows_of(self._lent, slots)
 
-    def places(self, slots: NDArray[np.int64]) -> Places:
-        """Tell where slots, shape (n,), lie in memory."""
-        return Places.of_rows(self._rows, slots)
-
-    def images(self, slots: NDArray[np.int64], user: object) -> Images:
+    def reserved(self, slots: NDArray[np.int64], user: object) -> Images:
         """Return the images of slots, shape (n,), to be written; they, and views of them, keep their user."""
         rows = self._rows
         images = Images.on_demand(
             len(slots),
             lambda: [np.asarray(_Used(rows[slot], user)) for slot in slots.tolist()],
-            lambda: self.places(slots),
+            lambda: Places.of_rows(rows, slots),
         )
         images.whole = rows, slots
         return images
@@ -233,9 +224,6 @@ class Blocks:
 
     def __init__(self, nbytes: int, slots: int) -> None:
         self._bytes = _aligned_empty(nbytes)
-        self._start: int = self._bytes.ctypes.data
-        self._lent = self._bytes.view()
-        self._lent.flags.writeable = False
         self._arena = Allocator(nbytes)
         # Where each slot's block begins, and the shape of what it holds.
         self._blocks = np.zeros((slots, 4), np.int64)
@@ -249,15 +237,10 @@ class Blocks:
         self._bytes[start : start + sample.size].reshape(sample.shape)[:] = sample
         return True
 
-    def view(self, slot: int) -> Image:
-        """View a slot's block."""
-        start, *shape = self._blocks[slot].tolist()
-        return self._lent[start : start + math.prod(shape)].reshape(shape)
-
-    def places(self, slots: NDArray[np.int64]) -> Places:
-        """Tell where slots, shape (n,), lie in memory."""
+    def lent(self, slots: NDArray[np.int64]) -> Images:
+        """View the images of slots, shape (n,), read-only."""
         blocks = self._blocks[slots]
-        return Places(self._start + blocks[:, 0], blocks[:, 1:3])
+        return images_at(self._bytes, blocks[:, 0], blocks[:, 1:])
 
     def free(self, slots: NDArray[np.int64]) -> None:
         """Give the blocks of some slots back, shape (n,)."""
@@ -266,11 +249,9 @@ class Blocks:
 
 
 def _aligned_empty(nbytes: int) -> NDArray[np.uint8]:
-    """Allocate untouched bytes that begin at a multiple of `ALIGNMENT`, shape (nbytes,)."""
+    """Allocate the store's bytes, see `aligned_empty`; shape (nbytes,)."""
     try:
-        raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+        return aligned_empty(nbytes)
     except MemoryError as error:
         said = f"the store must fit in memory, but {amount(nbytes)} cannot be allocated"
         raise OutOfMemoryError(said, remedy=_REMEDY, in_code=_IN_CODE) from error
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + nbytes]

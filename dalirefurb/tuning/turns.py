@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -179,10 +179,11 @@ class Slice:
     stats: Stats
 
 
+@dataclass(eq=False)
 class Turns:
     """A loader that takes turns.
 
-    Args:
+    Attributes:
         source: Source of the samples.
         recipe: Recipe.
         planner: Planner.
@@ -190,18 +191,12 @@ class Turns:
         devices: Devices of the partial and of the final part.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        recipe: Recipe,
-        planner: Planner,
-        store: Store | None = None,
-        *,
-        devices: Placement = ("cpu", "cpu"),
-    ) -> None:
-        self._source, self._recipe, self._planner, self._store = source, recipe, planner, store
-        self._devices = devices
-        self._state: dict[str, Any] | None = None
+    source: Source
+    recipe: Recipe
+    planner: Planner
+    store: Store | None = None
+    devices: Placement = ("cpu", "cpu")
+    _state: dict[str, Any] | None = field(default=None, init=False)
 
     def fill(self) -> None:
         """Serve the first epoch, which computes every image."""
@@ -267,12 +262,12 @@ class Turns:
         return between_s(batch_s, waited)
 
     def _loader(self, prefetch: Prefetch = _SHALLOW) -> Loader:
-        partial, final = self._devices
+        partial, final = self.devices
         loader = Loader(
-            self._source,
-            self._recipe,
-            self._planner,
-            self._store,
+            self.source,
+            self.recipe,
+            self.planner,
+            self.store,
             partial_device=partial,
             final_device=final,
             prefetch=prefetch,

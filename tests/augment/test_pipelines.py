@@ -712,8 +712,8 @@ def test_a_pipeline_imports_public_names_and_nothing_else_of_the_package(path):
 
 
 def test_there_are_pipelines():
-    expected = ["cifar10_autoaugment", "dali_imagenet", "detection", "imagenet_randaugment", "segmentation", "simclr"]
-    assert [path.stem for path in SCRIPTS] == [*expected, "volume_segmentation"]
+    expected = ["cifar10_autoaugment", "dali_imagenet", "detection", "detection_mosaic", "imagenet_randaugment"]
+    assert [path.stem for path in SCRIPTS] == [*expected, "segmentation", "simclr", "volume_segmentation"]
 
 
 def test_a_pipeline_trains_on_photographs(imagenet, shared_data, capsys, monkeypatch):

@@ -624,7 +624,7 @@ def test_a_disk_without_room_is_warned_of_once_and_serves_the_same(
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("dalirefurb.keep.folder._write", full)
+    monkeypatch.setattr("dalirefurb.keep.folder.write_all", full)
     with pytest.warns(UserWarning, match=r"cannot be written \(No space left on device\)") as caught:
         assert_same(served(kept), served(photos))
     assert sum("cannot be written" in str(each.message) for each in caught) == 1

@@ -15,7 +15,7 @@ from dalirefurb.augment.policies.operation_layer import OperationLayer
 from dalirefurb.augment.policies.operations import Chosen, Floats, OperationTable
 from dalirefurb.augment.policies.timm_operations import AUG_MIX, MagnitudeNoise, checked_noise
 from dalirefurb.augment.stage import Arrays, Fill, Interpolation, Node, Parameter
-from dalirefurb.checks import integer, number, require
+from dalirefurb.checks import integer, require
 
 _DEEPEST = 3
 """Operations of a chain, at most, where their number is random."""
@@ -56,14 +56,12 @@ class AugMix(OperationLayer):
     def __post_init__(self) -> None:
         super().__post_init__()
         remedy = "3 is the paper's"
-        severity = number(f"{self.name}: severity", self.severity, "of at least 0", lambda s: 0 <= s < math.inf, remedy)
-        integer(f"{self.name}: mixture_width", self.mixture_width, 1, None, remedy)
+        self._number("severity", "of at least 0", lambda s: 0 <= s < math.inf, remedy)
+        self._integer("mixture_width", 1, None, remedy)
         depth = integer(f"{self.name}: chain_depth", self.chain_depth, -1, None, "-1 draws it, from 1 to 3")
         require(depth != 0, f"{self.name}: chain_depth", "-1 or at least 1", depth, "-1 draws it, from 1 to 3")
-        alpha = number(f"{self.name}: alpha", self.alpha, "above 0", lambda a: 0 < a < math.inf, "1 is the paper's")
-        noise = checked_noise(self.name, self.noise)
-        for name, value in (("severity", severity), ("alpha", alpha), ("noise", noise)):
-            object.__setattr__(self, name, value)
+        self._number("alpha", "above 0", lambda a: 0 < a < math.inf, "1 is the paper's")
+        object.__setattr__(self, "noise", checked_noise(self.name, self.noise))
 
     @property
     def depth(self) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.kernel_call import KernelCall, same_numbers
 from dalirefurb.augment.policies.operations import GROUP_KERNELS, Group, sharpness_weights
 from dalirefurb.augment.stage import Node, Stage
-from dalirefurb.checks import integer, number
+from dalirefurb.checks import number
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Posterize(OneOperation):
     group = Group.POSTERIZE
 
     def __post_init__(self) -> None:
-        integer(f"{self.name}: bits", self.bits, 0, 8, "a level has 8 bits")
+        self._integer("bits", 0, 8, "a level has 8 bits")
 
     @property
     def matrix(self) -> NDArray[np.float32]:
@@ -141,9 +141,7 @@ class AdjustSharpness(OneOperation):
     group = Group.SHARPNESS
 
     def __post_init__(self) -> None:
-        remedy = "1 changes nothing, 2 sharpens"
-        factor = number(f"{self.name}: factor", self.factor, "of at least 0", lambda f: 0 <= f < np.inf, remedy)
-        object.__setattr__(self, "factor", factor)
+        self._number("factor", "of at least 0", lambda f: 0 <= f < np.inf, "1 changes nothing, 2 sharpens")
 
     @property
     def matrix(self) -> NDArray[np.float32]:

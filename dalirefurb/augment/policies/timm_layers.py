@@ -7,10 +7,9 @@ have two, see `sub_policies`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,39 +38,7 @@ from dalirefurb.augment.policies.timm_operations import (
     operations_of,
 )
 from dalirefurb.augment.stage import Fill, Interpolation
-from dalirefurb.checks import integer, number, require
-
-Check = Callable[[str, Any], Any]
-"""From a stage's name and a field's value to that value as it is written down."""
-
-
-def _one_of(field: str, known: Mapping[str, object]) -> Check:
-    def checked(name: str, given: Any) -> Any:
-        there = isinstance(given, str) and given in known
-        require(there, f"{name}: {field}", f"one of {', '.join(known)}", given, "choose one")
-        return given
-
-    return checked
-
-
-def _magnitude(name: str, magnitude: Any) -> float:
-    remedy = "10 is the end of an operation's range"
-    return number(f"{name}: magnitude", magnitude, "of at least 0", lambda m: 0 <= m < math.inf, remedy)
-
-
-def _probability(name: str, probability: Any) -> float:
-    remedy = "0.5 is usual, 1 applies every operation"
-    return number(f"{name}: probability", probability, "in 0..1", lambda p: 0 <= p <= 1, remedy)
-
-
-_CHECKS: Mapping[str, Check] = {
-    "noise": checked_noise,
-    "operations": _one_of("operations", SETS),
-    "policy": _one_of("policy", TIMM_POLICIES),
-    "magnitude": _magnitude,
-    "probability": _probability,
-}
-"""Of the fields that timm's stages may have."""
+from dalirefurb.checks import integer, require
 
 
 @lru_cache
@@ -95,16 +62,23 @@ def chances_of(operation: Operation, magnitude: float, noise: MagnitudeNoise) ->
 
 @dataclass(frozen=True)
 class TimmLayer(OperationLayer):
-    """What timm's stages share."""
+    """What timm's stages share, and the checks of all fields that some of them have."""
 
     interpolation: Interpolation = "bilinear"
     fill: Fill = 128
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, check in _CHECKS.items():
-            if hasattr(self, name):
-                object.__setattr__(self, name, check(self.name, getattr(self, name)))
+        given = vars(self)
+        object.__setattr__(self, "noise", checked_noise(self.name, given["noise"]))
+        for field, known in {"operations": SETS, "policy": TIMM_POLICIES}.items():
+            there = field not in given or (isinstance(given[field], str) and given[field] in known)
+            require(there, f"{self.name}: {field}", f"one of {', '.join(known)}", given.get(field), "choose one")
+        if "magnitude" in given:
+            remedy = "10 is the end of an operation's range"
+            self._number("magnitude", "of at least 0", lambda m: 0 <= m < math.inf, remedy)
+        if "probability" in given:
+            self._share(remedy="0.5 is usual, 1 applies every operation")
 
 
 @dataclass(frozen=True)

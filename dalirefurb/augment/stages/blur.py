@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
-from dalirefurb.checks import Interval, integer, interval, number, require
+from dalirefurb.checks import Interval, integer, require
 
 LONGEST_KERNEL = 255
 """Pixels; compiled kernels have room for as many weights."""
@@ -46,13 +46,11 @@ class GaussianBlur(Stage):
         name, remedy = f"{self.name}: kernel_size", "pass an odd number, such as 23"
         size = integer(name, self.kernel_size, 1, LONGEST_KERNEL, remedy)
         require(size % 2 == 1, name, "odd", size, f"pass {size - 1} or {size + 1}")
-        name, sigma, remedy = f"{self.name}: sigma", self.sigma, "(0.1, 2.0) is usual"
-        if not isinstance(sigma, tuple):
-            one = number(name, sigma, "of at least 0.001", lambda sigma: LEAST_SIGMA <= sigma < math.inf, remedy)
-            sigma = one, one
-        wanted = "a number of at least 0.001, or two with 0.001 <= low <= high"
-        sigma = interval(name, sigma, wanted, lambda low, high: LEAST_SIGMA <= low <= high < math.inf, remedy)
-        object.__setattr__(self, "sigma", sigma)
+        wanted, remedy = "a number of at least 0.001, or two with 0.001 <= low <= high", "(0.1, 2.0) is usual"
+        if not isinstance(self.sigma, tuple):
+            self._number("sigma", "of at least 0.001", lambda sigma: LEAST_SIGMA <= sigma < math.inf, remedy)
+            object.__setattr__(self, "sigma", (self.sigma, self.sigma))
+        self._interval("sigma", wanted, lambda low, high: LEAST_SIGMA <= low <= high < math.inf, remedy)
 
     @property
     def sigmas(self) -> Interval:

@@ -19,7 +19,7 @@ from dalirefurb.augment.diversity import joint
 from dalirefurb.augment.maps import Maps, chained
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
 from dalirefurb.augment.stages.decode import Decode
-from dalirefurb.checks import number, require
+from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
 
 Stages = Stage | Sequence[Stage]
@@ -160,8 +160,7 @@ class RandomApply(_Choosing):
         object.__setattr__(self, "stages", _checked(self.name or "random_apply", [self.stages])[0])
         if not self.name:
             object.__setattr__(self, "name", _joined("random", "_and_", self.branches[0]))
-        share = number(f"{self.name}: probability", self.probability, "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual")
-        object.__setattr__(self, "probability", share)
+        self._share()
 
     @property
     def branches(self) -> tuple[tuple[Stage, ...], ...]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes, same_numbers, where_drawn
 from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
-from dalirefurb.checks import Interval, integer, interval, number
+from dalirefurb.checks import Interval, integer
 
 JITTERS = ("brightness", "contrast", "saturation", "hue")
 """The operations of `ColorJitter`, in the order of their numbers."""
@@ -50,20 +50,17 @@ class ColorJitter(Stage):
 
     def __post_init__(self) -> None:
         for name in JITTERS[:3]:
-            given, wanted = getattr(self, name), "a number of at least 0, or two with 0 <= low <= high"
-            if not isinstance(given, tuple):
-                change = number(f"{self.name}: {name}", given, "of at least 0", lambda b: 0 <= b < math.inf, _USUAL)
-                given = max(0.0, 1 - change), 1 + change
-            given = interval(
-                f"{self.name}: {name}", given, wanted, lambda low, high: 0 <= low <= high < math.inf, _USUAL
-            )
-            object.__setattr__(self, name, given)
-        hue, wanted = self.hue, "a number in 0..0.5, or two with -0.5 <= low <= high <= 0.5"
-        if not isinstance(hue, tuple):
-            turn = number(f"{self.name}: hue", hue, "in 0..0.5", lambda h: 0 <= h <= 0.5, _USUAL_HUE)
-            hue = 0.0 - turn, turn
-        hue = interval(f"{self.name}: hue", hue, wanted, lambda low, high: -0.5 <= low <= high <= 0.5, _USUAL_HUE)
-        object.__setattr__(self, "hue", hue)
+            if not isinstance(getattr(self, name), tuple):
+                self._number(name, "of at least 0", lambda change: 0 <= change < math.inf, _USUAL)
+                change = getattr(self, name)
+                object.__setattr__(self, name, (max(0.0, 1 - change), 1 + change))
+            wanted = "a number of at least 0, or two with 0 <= low <= high"
+            self._interval(name, wanted, lambda low, high: 0 <= low <= high < math.inf, _USUAL)
+        if not isinstance(self.hue, tuple):
+            self._number("hue", "in 0..0.5", lambda turn: 0 <= turn <= 0.5, _USUAL_HUE)
+            object.__setattr__(self, "hue", (0.0 - self.hue, self.hue))
+        wanted = "a number in 0..0.5, or two with -0.5 <= low <= high <= 0.5"
+        self._interval("hue", wanted, lambda low, high: -0.5 <= low <= high <= 0.5, _USUAL_HUE)
 
     @property
     def ranges(self) -> NDArray[np.float64]:
@@ -179,8 +176,7 @@ class RandomGrayscale(Stage):
     parameters: ClassVar[Mapping[str, Parameter]] = {"grey": Parameter("int32")}
 
     def __post_init__(self) -> None:
-        share = number(f"{self.name}: probability", self.probability, "in 0..1", lambda p: 0 <= p <= 1, "0.1 is usual")
-        object.__setattr__(self, "probability", share)
+        self._share(remedy="0.1 is usual")
 
     @property
     def outcomes(self) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.kernel_call import Code, KernelCall, Numbers, Parameters, Sizes, where_drawn
 from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Node, Parameter, SizedStage, Stage
-from dalirefurb.checks import choice, integer, number
+from dalirefurb.checks import choice, integer
 from dalirefurb.errors import ConfigurationError
 
 PaddingMode = Literal["constant", "reflect"]
@@ -227,8 +227,7 @@ class _Flip(Stage):
     parameters: ClassVar[Mapping[str, Parameter]] = {"mirror": Parameter("int32")}
 
     def __post_init__(self) -> None:
-        share = number(f"{self.name}: probability", self.probability, "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual")
-        object.__setattr__(self, "probability", share)
+        self._share()
 
     @property
     def outcomes(self) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from dalirefurb.augment.kernel_call import UNTOUCHED, KernelCall, Numbers, Param
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD
 from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, Size, Stage, check_fill, checked_size, sides_of
 from dalirefurb.augment.stages.noise import KEYS, LONGEST_SIDE, Noise, byte_sums, paint_noise
-from dalirefurb.checks import Interval, integer, interval, number, require
+from dalirefurb.checks import Interval, integer, number, require
 
 Channels = tuple[float, float, float]
 """One number for each channel."""
@@ -130,12 +130,10 @@ class RandomErasing(PaintedWindows):
 
     def __post_init__(self) -> None:
         name, published = self.name, "leave it out for the published one"
-        object.__setattr__(self, "probability", _share(name, self.probability))
+        self._share()
         shares, ratios = "two numbers with 0 < low <= high <= 1", "two numbers with 0 < low <= high < inf"
-        scale = interval(f"{name}: scale", self.scale, shares, lambda low, high: 0 < low <= high <= 1, published)
-        ratio = interval(f"{name}: ratio", self.ratio, ratios, lambda low, high: 0 < low <= high < math.inf, published)
-        object.__setattr__(self, "scale", scale)
-        object.__setattr__(self, "ratio", ratio)
+        self._interval("scale", shares, lambda low, high: 0 < low <= high <= 1, published)
+        self._interval("ratio", ratios, lambda low, high: 0 < low <= high < math.inf, published)
         if not (isinstance(self.value, str) and self.value in ("mean", "channel", "pixel")):
             remedy = 'torchvision\'s 0 is "mean" here, as it comes after normalisation, and its "random" is "pixel"'
             check_fill(f"{name}: value", self.value, '3 of them, or "mean", "channel" or "pixel"', remedy)
@@ -231,7 +229,7 @@ class Cutout(PaintedWindows):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", checked_size(f"{self.name}: size", self.size))
-        object.__setattr__(self, "probability", _share(self.name, self.probability))
+        self._share()
         check_fill(f"{self.name}: fill", self.fill)
         integer(f"{self.name}: holes", self.holes, 1, None, "1 is usual")
 
@@ -255,7 +253,3 @@ class Cutout(PaintedWindows):
         painted = (uniforms[:, 0] < self.probability)[:, None, None]
         window = np.concatenate([begin, (end - begin) * painted], axis=2).astype(np.int32)
         return {"window": window, "levels": np.full((*window.shape[:2], 3), self.fill, np.float32)}
-
-
-def _share(name: str, probability: float) -> float:
-    return number(f"{name}: probability", probability, "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual")

@@ -16,7 +16,7 @@ from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters
 from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, SizedStage, Sizes, check_fill, fill_levels
 from dalirefurb.augment.stages.resize import resize_type
-from dalirefurb.checks import choice, interval, require
+from dalirefurb.checks import choice, require
 
 FrameInterpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
@@ -190,8 +190,7 @@ class ScaleJitter(_Framed):
     def __post_init__(self) -> None:
         super().__post_init__()
         wanted, remedy = "two finite numbers with 0 < low <= high", "pass such as (0.5, 2.0)"
-        scale = interval(f"{self.name}: scale", self.scale, wanted, lambda low, high: 0 < low <= high < np.inf, remedy)
-        object.__setattr__(self, "scale", scale)
+        self._interval("scale", wanted, lambda low, high: 0 < low <= high < np.inf, remedy)
         require(isinstance(self.cover, bool), f"{self.name}: cover", "True or False", self.cover, "pass a bool")
 
     def _scales(self) -> tuple[float, float]:

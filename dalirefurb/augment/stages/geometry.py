@@ -100,14 +100,10 @@ class RandomAffine(Warp):
         object.__setattr__(self, "degrees", _angles(self.name, self.degrees))
         if self.translate is not None:
             wanted, remedy = "two shares in 0..1, of width and height", "pass such as (0.1, 0.1)"
-            given = interval(
-                f"{self.name}: translate", self.translate, wanted, lambda x, y: 0 <= x <= 1 and 0 <= y <= 1, remedy
-            )
-            object.__setattr__(self, "translate", given)
+            self._interval("translate", wanted, lambda x, y: 0 <= x <= 1 and 0 <= y <= 1, remedy)
         if self.scale is not None:
             wanted, remedy = "two finite numbers with 0 < low <= high", "pass such as (0.9, 1.1)"
-            given = interval(f"{self.name}: scale", self.scale, wanted, lambda a, b: 0 < a <= b < math.inf, remedy)
-            object.__setattr__(self, "scale", given)
+            self._interval("scale", wanted, lambda a, b: 0 < a <= b < math.inf, remedy)
         if self.shear is not None:
             object.__setattr__(self, "shear", _shears(self.name, self.shear))
 
@@ -165,10 +161,7 @@ class RandomPerspective(Warp):
     def __post_init__(self) -> None:
         super().__post_init__()
         for field in ("distortion_scale", "probability"):
-            share = number(
-                f"{self.name}: {field}", getattr(self, field), "in 0..1", lambda p: 0 <= p <= 1, "0.5 is usual"
-            )
-            object.__setattr__(self, field, share)
+            self._share(field)
 
     @property
     def outcomes(self) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from dalirefurb.augment.kernel_call import Code, KernelCall, Numbers, Parameters
 from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, SizedStage, Sizes, Stage, checked_size, sides_of
 from dalirefurb.augment.stages.crop import CenterCrop
-from dalirefurb.checks import choice, interval
+from dalirefurb.checks import choice
 
 ResizeInterpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "random"]
 
@@ -101,12 +101,9 @@ class RandomResizedCrop(SizedStage):
         super().__post_init__()
         choice(f"{self.name}: interpolation", self.interpolation, ResizeInterpolation)
         wanted, remedy = "two numbers with 0 < low <= high <= 1", "leave it out for the published one"
-        scale = interval(f"{self.name}: scale", self.scale, wanted, lambda low, high: 0 < low <= high <= 1, remedy)
+        self._interval("scale", wanted, lambda low, high: 0 < low <= high <= 1, remedy)
         wanted, most = "two finite numbers with 0 < low <= high", sys.float_info.max
-        ratio = interval(f"{self.name}: ratio", self.ratio, wanted, lambda low, high: 0 < low <= high <= most, remedy)
-        # 1 and 1.0 are one configuration.
-        object.__setattr__(self, "scale", scale)
-        object.__setattr__(self, "ratio", ratio)
+        self._interval("ratio", wanted, lambda low, high: 0 < low <= high <= most, remedy)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw windows: of each image's attempts the first that lies within it; see `Stage.draw`."""

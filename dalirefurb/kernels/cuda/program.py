@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from dalirefurb.augment.output import Output
 from dalirefurb.dali import GraphError
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.kernels.buffers import Levels, whole_lines
+from dalirefurb.image_batch import rounded
+from dalirefurb.kernels.buffers import Levels
 from dalirefurb.kernels.cuda.source import THREADS, needs, source
 from dalirefurb.kernels.kernel import kernel_named
 from dalirefurb.kernels.lower import KernelOp
@@ -175,8 +176,8 @@ class Launched:
         self._results = self._made()
         self._output = int(work.record["output"][0]) if program.output is not None else 0
         self.launches, room_bytes = self._planned(program)
-        self._image_bytes = whole_lines(3 * int(self._areas(slice(1, None))[self._results > 0].max(initial=0)))
-        self._room_bytes = whole_lines(room_bytes)
+        self._image_bytes = rounded(3 * int(self._areas(slice(1, None))[self._results > 0].max(initial=0)))
+        self._room_bytes = rounded(room_bytes)
         self.nbytes = sum(launch.nbytes for launch in self.launches)
         self.memory_bytes = self.rows * (2 * self._image_bytes + self._room_bytes)
         self._given = {
@@ -188,7 +189,7 @@ class Launched:
         }
         places = {"images": np.empty((len(self._kernels) + 1, self.rows), np.int64), "results": self._results}
         sizes = [array.nbytes for array in (*self._given.values(), *places.values())]
-        self.page_bytes = whole_lines(WORK.itemsize) + sum(whole_lines(nbytes) for nbytes in sizes)
+        self.page_bytes = rounded(WORK.itemsize) + sum(rounded(nbytes) for nbytes in sizes)
 
     def write(
         self, page: NDArray[np.uint8], address: int, memory: int, entering: NDArray[np.int64] | None = None
@@ -203,12 +204,12 @@ class Launched:
         """
         if entering is not None:
             self._origins = entering
-        record, place = np.zeros(1, WORK), whole_lines(WORK.itemsize)
+        record, place = np.zeros(1, WORK), rounded(WORK.itemsize)
         images, results = self._addresses(memory)
         for name, array in {**self._given, "images": images, "results": results}.items():
             page[place : place + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             record[name] = address + place
-            place += whole_lines(array.nbytes)
+            place += rounded(array.nbytes)
         record["count"], record["steps"] = self.rows, len(self._kernels)
         record["tail"], record["fused"] = self._tail, self._fused
         record["rooms"] = memory + 2 * self.rows * self._image_bytes

@@ -20,7 +20,7 @@ from pathlib import Path
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb.errors import ConfigurationError, StoreError
-from dalirefurb.store.allocator import ALIGNMENT, rounded
+from dalirefurb.image_batch import ALIGNMENT, rounded
 from dalirefurb.store.disk.records import RECORD_BYTES
 from dalirefurb.store.spec import StoreSpec
 

@@ -75,6 +75,17 @@ def read_table(fd: int, start: int, slots: int) -> Records:
     return table
 
 
+def write_all(fd: int, content: memoryview, start: int) -> None:
+    """Write all of it into a file.
+
+    Raises:
+        OSError: There is no room on the disk, or it fails.
+    """
+    while content:  # Linux moves 2 GiB at a time, at most.
+        count = os.pwrite(fd, content, start)
+        content, start = content[count:], start + count
+
+
 class Table:
     """The records of an open file, in memory as on the disk. Not thread-safe.
 
@@ -133,7 +144,5 @@ class Table:
             first = last + 1
 
     def _write(self, first: int, end: int) -> None:
-        rest, place = self._bytes[first * RECORD_BYTES : end * RECORD_BYTES].data, self._start + first * RECORD_BYTES
-        while rest:
-            count = os.pwrite(self._fd, rest, place)
-            rest, place = rest[count:], place + count
+        records = self._bytes[first * RECORD_BYTES : end * RECORD_BYTES].data
+        write_all(self._fd, records, self._start + first * RECORD_BYTES)

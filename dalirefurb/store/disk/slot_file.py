@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb.errors import StoreError
-from dalirefurb.image_batch import Image, Images, images_at
-from dalirefurb.store.allocator import ALIGNMENT, rounded
+from dalirefurb.image_batch import Image, Images, images_at, rounded
 from dalirefurb.store.available import available_bytes
 from dalirefurb.store.disk import file_lock
 from dalirefurb.store.disk.file_header import PAGE, SAMPLES_START, Layout, identity, read_header, write_header
@@ -107,7 +106,7 @@ class SlotReader:
         here = self._in_memory(starts)
         self._warm_reads = 0 if here is None else self._warm_reads + (len(records) > 0)
         if here is None:
-            steps = rounded(nbytes, ALIGNMENT)
+            steps = rounded(nbytes)
             offsets = np.cumsum(steps) - steps
             pixels = buffer = self.buffers.take(int(steps.sum()))
             checksums = map(xxh3_64_intdigest, self._filled(_parts(pixels, offsets, nbytes), starts))

@@ -181,7 +181,7 @@ def groups_are_forgotten(user: User) -> None:
     with user.get(KEYS[:0]) as lease:
         graph.submit(planned(KEYS[:0], lease, (KEYS, user.dali.images(IMAGES))))
         graph.restart()
-        assert not graph._buffer._read  # type: ignore[union-attr]
+        assert not graph.buffer._read  # type: ignore[union-attr]
         graph.submit(planned(KEYS[:0], lease, (KEYS, user.dali.images(OTHERS))))
     assert (graph.collect() == OTHERS).all()
 

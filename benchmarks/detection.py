@@ -16,7 +16,7 @@ with the flip, which is more. Theirs leave images in a list, where ours are one 
 each photograph, of 20 to 60 vertices. The consumer does nothing.
 
     python benchmarks/competitors/build.py                 once, minutes
-    python benchmarks/detection.py                         about 30 minutes on 2 cores
+    python benchmarks/detection.py                         about 10 minutes on 2 cores
     python benchmarks/detection.py --quick --out q.json    seconds; its figures mean nothing
 """
 

@@ -221,6 +221,8 @@ def test_every_preset_is_made_alike(name: str) -> None:
     stages = recipe.stages[recipe.encoded :]
     if steps_of(stages) is None:
         pytest.skip(f"{name} has a stage without a kernel")
+    if recipe.partner_stage is not None:
+        pytest.skip(f"{name} makes one image of several of a batch, which kernels on the CPU alone do")
     # Some presets are for images of one size.
     several = [(64, 50), (33, 90), (230, 224)]
     fits = recipe.refusal(*np.array(several).T, max_pixels=None) is None

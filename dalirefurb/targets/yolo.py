@@ -73,13 +73,14 @@ class YoloFolder(Annotated):
     ) -> None:
         if isinstance(names, Mapping):
             names = [names.get(number, str(number)) for number in range(max(names, default=-1) + 1)]
+        posed = keypoints is not None
         if keypoints is not None:
             pair = len(keypoints) == len(_NUMBERS) and keypoints[0] > 0 and keypoints[1] in _NUMBERS
             require(pair, "keypoints", "a number of points, and 2 or 3 numbers each", keypoints, "(17, 3) is COCO's")
         paths, files = _beside(images, labels)
         objects = [_objects(file, names, keypoints) for file in files]
         boxes = Boxes(
-            [[_box(each, keypoints is not None) for each in image] for image in objects],
+            [[_box(each, posed) for each in image] for image in objects],
             "cxcywh",
             normalized=True,
             min_area=min_area,
@@ -89,7 +90,6 @@ class YoloFolder(Annotated):
             "boxes": boxes,
             "labels": Objects([[int(each[0]) for each in image] for image in objects]),
         }
-        posed = keypoints is not None
         outlines = [[[] if posed or len(each) == _BOX else [each[1:]] for each in image] for image in objects]
         if polygons:
             targets["polygons"] = Polygons(outlines, normalized=True)

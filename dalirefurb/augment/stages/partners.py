@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes
 from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, SizedStage, Stage, check_fill, fill_levels
-from dalirefurb.checks import number
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import BETA_DRAWS, beta, generator
 
@@ -147,8 +146,7 @@ class PairStage(PartnerStage):
 
     def __post_init__(self) -> None:
         for name in self.SHARES:
-            own, usual = getattr(self, name), f"{getattr(type(self), name)} is usual"
-            number(f"{self.name}: {name}", own, "in 0..1", lambda share: 0 <= share <= 1, usual)
+            self._share(name, f"{getattr(type(self), name)} is usual")
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
@@ -204,7 +202,7 @@ class MixUp(PairStage):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number(f"{self.name}: alpha", self.alpha, "above 0", lambda alpha: 0 < alpha < math.inf, "32 is usual")
+        self._number("alpha", "above 0", lambda alpha: 0 < alpha < math.inf, "32 is usual")
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw shares, 1 where nothing is blended, and numbers that choose the others; see `Stage.draw`."""

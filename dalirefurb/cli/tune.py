@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import sys
 from collections.abc import Mapping
@@ -177,9 +178,9 @@ def _code(advice: Advice, options: argparse.Namespace) -> str:
     path = "/local/cache" if options.disk is None else str(options.disk / "cache")
     folder = "photos" if options.folder is None else str(options.folder)
     code = advice.code(source=f"ImageFolder({folder!r})", recipes=recipes, path=path)
-    names = [name for name in dalirefurb.__all__ if f" {name}(" in code]
-    imports = [f"from dalirefurb import {', '.join(names)}"]
-    imports += ["from dalirefurb.store import DeviceStore"] * (" DeviceStore(" in code)
+    used = {each.id for each in ast.walk(ast.parse(code)) if isinstance(each, ast.Name)}
+    imports = [f"from dalirefurb import {', '.join(name for name in dalirefurb.__all__ if name in used)}"]
+    imports += ["from dalirefurb.store import DeviceStore"] * ("DeviceStore" in used)
     return "\n".join(map(escaped, [*imports, "", *code.split("\n")]))
 
 

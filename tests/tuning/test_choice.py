@@ -54,7 +54,12 @@ def test_verdict_and_choice(case, made, verdict, reuse_factors):
 def pasted(advice):
     """The code that the command prints, statement by statement."""
     options = Namespace(preset="rand_augment", size=224, disk=None, folder=None)
-    return [ast.unparse(each) for each in ast.parse(_code(advice, options)).body]
+    tree = ast.parse(_code(advice, options))
+    names = [each for each in ast.walk(tree) if isinstance(each, ast.Name)]
+    made = {each.id for each in names if isinstance(each.ctx, ast.Store)}
+    imported = {each.name for each in ast.walk(tree) if isinstance(each, ast.alias)}
+    assert {each.id for each in names} == made | imported, "it imports what it uses"
+    return [ast.unparse(each) for each in tree.body]
 
 
 def lines_of(*arguments, **options):
@@ -217,6 +222,7 @@ def test_what_is_kept_for_the_whole_run_is_said_in_words_and_not_by_a_reuse_fact
     assert "; every epoch is as fresh as standard's" in taken
     assert "different images" not in taken
     code = choice.code(path="x")
+    assert pasted(choice)[0] == "from dalirefurb import ImageFolder, Kept, Loader, Standard, rand_augment"
     assert "source = Kept(source, '/dev/shm/dalirefurb-keep', size=" in code
     assert "planner = Standard(source, batch_size=256)" in code
     assert ".at(" not in code

@@ -165,6 +165,10 @@ def module(device: OrderedDevice) -> Any:
         finally:
             allocators.current = before
 
+    def empty(shape: Any, dtype: Any = float) -> Array:
+        made: Array = array(shape, dtype)
+        return made
+
     def full(shape: Any, value: Any, dtype: Any = float) -> Array:
         made: Array = array(shape, dtype)
         made.fill(value)
@@ -197,12 +201,13 @@ def module(device: OrderedDevice) -> Any:
     cuda.PinnedMemoryPointer = lambda memory, offset: memory.allocation.bytes.data
     cuda.runtime = SimpleNamespace(CUDARuntimeError=type("CUDARuntimeError", (RuntimeError,), {}))
     cupy: Any = ModuleType("cupy")
-    cupy.cuda, cupy.ndarray, cupy.asarray, cupy.asnumpy, cupy.take, cupy.full = (
+    cupy.cuda, cupy.ndarray, cupy.asarray, cupy.asnumpy, cupy.take, cupy.full, cupy.empty = (
         cuda,
         array,
         asarray,
         asnumpy,
         take,
         full,
+        empty,
     )
     return cupy

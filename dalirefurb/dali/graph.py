@@ -131,11 +131,11 @@ class Graph:
             raise ConfigurationError(
                 "a graph decodes before it does anything else, got split 0: use a split of 1 or more"
             )
-        if self.part == "decoded" and not (self.recipe.encoded and self.final_device == "cpu"):
+        if self.part == "decoded" and not (self.recipe.encoded and self.final_device == self.partial_device):
             raise ConfigurationError(
-                f"part='decoded' is for encoded images on the CPU, got a recipe for "
-                f"{'encoded images' if self.recipe.encoded else 'arrays'} and final_device={self.final_device!r}: "
-                f"use 'partial'"
+                f"part='decoded' is for encoded images on one device, got a recipe for "
+                f"{'encoded images' if self.recipe.encoded else 'arrays'}, partial_device={self.partial_device!r} and "
+                f"final_device={self.final_device!r}: use 'partial'"
             )
         if self.entering_device == "gpu" and (self.part, self.final_device) != ("final", "gpu"):
             raise ConfigurationError(

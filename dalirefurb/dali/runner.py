@@ -192,18 +192,20 @@ def views(images: Any) -> Images:
     if len(images) and images.is_dense_tensor():
         return Images(np.asarray(images.as_tensor()))
 
-    def locate() -> Places:
-        shapes = np.array(images.shape(), np.int64)
-        nbytes = shapes.prod(axis=1)
-        try:
-            start = images.as_reshaped_tensor([int(nbytes.sum())]).data_ptr()
-        except RuntimeError:  # They do not lie one behind the other.
-            addresses = np.array([image.data_ptr() for image in images], np.int64)
-        else:
-            addresses = start + np.cumsum(nbytes) - nbytes
-        return Places(addresses, shapes[:, :2])
+    return Images.on_demand(len(images), lambda: [np.asarray(image) for image in images], lambda: located(images))
 
-    return Images.on_demand(len(images), lambda: [np.asarray(image) for image in images], locate)
+
+def located(images: Any) -> Places:
+    """Find out where the images of a tensor list lie, on its device."""
+    shapes = np.array(images.shape(), np.int64)
+    nbytes = shapes.prod(axis=1)
+    try:
+        start = images.as_reshaped_tensor([int(nbytes.sum())]).data_ptr()
+    except RuntimeError:  # They do not lie one behind the other.
+        addresses = np.array([image.data_ptr() for image in images], np.int64)
+    else:
+        addresses = start + np.cumsum(nbytes) - nbytes
+    return Places(addresses, shapes[:, :2])
 
 
 os.register_at_fork(after_in_child=abandon_pipelines)

@@ -16,6 +16,9 @@ from dalirefurb.augment.stage import Device, Stage, leaving
 from dalirefurb.augment.stages.custom import OnCPU
 from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
 from dalirefurb.engine.backends import FinalKernels
+from dalirefurb.engine.cuda_final import CudaFinal
+from dalirefurb.engine.cuda_partial import CudaPartial
+from dalirefurb.engine.cuda_queue import CudaDevice, CudaQueue
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.errors import ConfigurationError, how_to_install
@@ -26,7 +29,6 @@ from dalirefurb.system.threads import Background
 
 if TYPE_CHECKING:
     from dalirefurb.engine.volumes import FinalVolumes, VolumeRunner
-    from dalirefurb.kernels.cuda.program import CudaProgram
     from dalirefurb.kernels.pipelines import DecodePipelines
     from dalirefurb.kernels.runner import KernelRunner
     from dalirefurb.kernels.thread_pool import KernelThreadPool
@@ -73,7 +75,7 @@ def choose_kernels(kernels: Kernels | None, recipe: Recipe, devices: Devices, *,
     partners = recipe.partner_stage
     if final and partners is not None and (chosen != "numba" or done_by_kernels(recipe) < len(recipe.stages)):
         partners.apply(None, {})  # Which refuses.
-    done = done_by(chosen, recipe, devices) or 0
+    done = recipe.split if begun_on_gpu(chosen, recipe, devices) else done_by(chosen, recipe, devices) or 0
     others = recipe.partial[done:] if chosen == "cuda" else recipe.stages[done if final else min(done, recipe.split) :]
     for stage in others:
         for each in (stage, *getattr(stage, "inner", ())):
@@ -121,6 +123,17 @@ def done_by(kernels: Kernels, recipe: Recipe, devices: Devices) -> int | None:
     return recipe.split if ours else None
 
 
+def begun_on_gpu(kernels: Kernels, recipe: Recipe, devices: Devices) -> bool:
+    """Tell whether kernels do the partial part on a GPU, where DALI decodes alone."""
+    return kernels == "cuda" and devices.partial == "gpu" and _has_cuda(recipe.partial[recipe.encoded :])
+
+
+def _has_cuda(stages: tuple[Stage, ...]) -> bool:
+    """Tell whether all of some stages have kernels for a GPU."""
+    steps = steps_of(stages)
+    return steps is not None and all(isinstance(each, (str, type(None))) for step in steps for each in step.kernels)
+
+
 def _installed(package: str) -> bool:
     try:
         return importlib.util.find_spec(package) is not None
@@ -130,12 +143,11 @@ def _installed(package: str) -> bool:
 
 def _cuda_refusal(recipe: Recipe, devices: Devices) -> str | None:
     """Say why the final part cannot be done by kernels on a GPU; None if it can."""
-    steps = None if recipe.caches_encoded else steps_of(recipe.final)
     if devices.final != "gpu":
         return f"is for a final part on a GPU, got final_device={devices.final!r}"
     if recipe.caches_encoded:
         return "is for decoded partial images, but split 0 caches encoded ones"
-    if steps is None or not all(isinstance(each, (str, type(None))) for step in steps for each in step.kernels):
+    if not _has_cuda(recipe.final):
         return "needs stages that have kernels for a GPU, but one of the final part has none"
     if not all(map(_installed, ("cupy", "numba"))):
         return f"needs CuPy and Numba, which are not all installed ({how_to_install('gpu')})"
@@ -256,6 +268,7 @@ class BackendFactory:
         max_rows: Largest number of rows in one batch group.
         depths: Numbers of pipeline copies, of threads and of batch groups.
         reserve: Function that gives room for partial images, see `Store.reserve`; None without a store.
+        gpu: GPU of kernels; None: there are none for a GPU.
     """
 
     def __init__(
@@ -267,8 +280,10 @@ class BackendFactory:
         max_rows: int,
         depths: Depths,
         reserve: Callable[[int], Images | None] | None = None,
+        gpu: CudaDevice | None = None,
     ) -> None:
-        self._recipe = recipe
+        self._recipe, self._gpu = recipe, gpu
+        self._begun_on_gpu = begun_on_gpu(kernels, recipe, devices)
         done = done_by(kernels, recipe, devices)
         self._compiled, self._done, self._left = done is not None, done or 0, left_to_dali(kernels, recipe)
         self._devices = devices
@@ -286,6 +301,8 @@ class BackendFactory:
         How many these are by default `Depths` says. What does the final part alone is made by `build_final`.
         """
         recipe, done = self._recipe, self._done
+        if self._begun_on_gpu:
+            return self._cuda_partial(count)
         if not self._compiled:
             return self._replicas(self._graph(part), count)
         if part == "whole":
@@ -348,13 +365,26 @@ class BackendFactory:
         """Return copies of the pipeline of a final part, of a view of the same partial images."""
         return self._replicas(replace(self._graph("final"), recipe=view))
 
-    def build_cuda(self, view: Recipe) -> CudaProgram:
-        """Return the kernels of such a final part for a GPU."""
+    def build_cuda(self, view: Recipe, builder: InputBuilder) -> CudaFinal:
+        """Return the kernels of such a final part on a GPU, with the builder of their inputs."""
+        return CudaFinal(builder, self._cuda_queue(view.final, view.output))
+
+    def _cuda_partial(self, count: int | None) -> CudaPartial:
+        """Return the kernels of the partial part on a GPU, behind `count` copies of the pipeline that decodes."""
+        recipe, decoder = self._recipe, None
+        assert self._gpu is not None
+        if recipe.encoded:
+            device = self._gpu.decodes_on
+            decoder = self._replicas(Graph(recipe.at(1), "decoded", device, device), count)
+        return CudaPartial(self._cuda_queue(recipe.partial[recipe.encoded :], None), decoder, self._devices.leaving)
+
+    def _cuda_queue(self, stages: tuple[Stage, ...], output: Output | None) -> CudaQueue:
         from dalirefurb.kernels.cuda.program import CudaProgram
 
-        steps = steps_of(view.final)
+        steps = steps_of(stages)
         assert steps is not None
-        return CudaProgram(steps, view.output, split=0)
+        assert self._gpu is not None
+        return CudaQueue(CudaProgram(steps, output, split=0 if output else len(steps)), self._gpu)
 
     def build_rest(self) -> PipelineRunner:
         """Return DALI's operators from the first stage on that has no kernel, where kernels are chosen."""

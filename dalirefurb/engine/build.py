@@ -15,7 +15,14 @@ from dalirefurb import rng
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import views
-from dalirefurb.engine.backend_factory import BackendFactory, compile_kernels, dali_goes_on, done_by, done_by_kernels
+from dalirefurb.engine.backend_factory import (
+    BackendFactory,
+    begun_on_gpu,
+    compile_kernels,
+    dali_goes_on,
+    done_by,
+    done_by_kernels,
+)
 from dalirefurb.engine.backends import (
     BothPartsBackend,
     ComputeBackend,
@@ -29,7 +36,8 @@ from dalirefurb.engine.backends import (
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.compute_now import ComputeNow
 from dalirefurb.engine.configuration import Configuration, traced
-from dalirefurb.engine.cuda_final import CudaDevice, CudaFinal
+from dalirefurb.engine.cuda_final import CudaFinal
+from dalirefurb.engine.cuda_queue import CudaDevice
 from dalirefurb.engine.diagnosis import Facts
 from dalirefurb.engine.engine import Engine
 from dalirefurb.engine.finisher import Finisher, Finishing
@@ -223,7 +231,7 @@ def assemble(
         max_pixels=max_pixels,
         refusal=partial(configuration.refusal, max_pixels=max_pixels),
         asks_for_images=not encoded,
-        passes_images=done_by(kernels, recipe, devices) is not None,
+        passes_images=done_by(kernels, recipe, devices) is not None or begun_on_gpu(kernels, recipe, devices),
         on_look=lambda images, by_pillow, seconds: tally.add(files=images, pillow_images=by_pillow, pillow_s=seconds),
         substitutes=substitutes,
         retry_s=configuration.bad_samples.retry_s,
@@ -249,10 +257,13 @@ def assemble(
     device_store = store if isinstance(store, DeviceStore) and store.device == devices.final else None
     if device_store is not None:
         _check_device(device_store)
-        # An Assistant looks at partial images on the host.
-        stay = devices.partial == "gpu" and planner.feedback_lag is None
-        devices = replace(devices, entering=devices.final, leaving="gpu" if stay else "cpu")
+        devices = replace(devices, entering=devices.final)
     cuda = cuda_device(device_store) if kernels == "cuda" else None
+    memory = cuda.memory if cuda is not None else None if device_store is None else device_store.memory
+    # An Assistant looks at partial images on the host, and so does a store there.
+    stay = planner.feedback_lag is None and input_builder.partial_size is not None
+    if devices.partial == "gpu" and stay and memory is not None and (store is None or device_store is not None):
+        devices = replace(devices, leaving="gpu")
     taken = Taken() if store is None or spec is None else store.takes(spec)
     account = Account(configuration, planner.batch_size, devices, apart, spec, taken, sample_bytes)
     depths, needs = account.fitted(depths, prefetch)
@@ -260,8 +271,8 @@ def assemble(
     if store is not None and spec is not None:
         store.open(spec)
     view: View = views
-    if devices.leaving == "gpu" and device_store is not None:
-        view = partial(device_images, device_store.memory)
+    if devices.leaving == "gpu" and memory is not None:
+        view = partial(device_images, memory)
     factory = BackendFactory(
         traced(recipe),
         kernels,
@@ -269,11 +280,12 @@ def assemble(
         max_rows=max_rows,
         depths=depths,
         reserve=None if store is None else store.reserve,
+        gpu=cuda,
     )
 
     def finishing(view: Recipe, builder: InputBuilder) -> FinalGraph | CudaFinal:
         if cuda is not None:
-            return CudaFinal(builder, factory.build_cuda(view), cuda)
+            return factory.build_cuda(view, builder)
         buffer: BatchBuffer | None = None
         if device_store is not None:
             buffer = BatchBuffer(device_store, max_rows=max_rows, max_groups=depths.look_ahead)

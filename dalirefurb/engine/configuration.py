@@ -20,7 +20,7 @@ from dalirefurb.augment.stage import Stage, renamed
 from dalirefurb.augment.stages.custom import Custom
 from dalirefurb.calls import INSTEAD, NEEDED
 from dalirefurb.dali import Graph, cut_window, versions
-from dalirefurb.engine.backend_factory import Devices, Kernels, done_by, left_to_dali
+from dalirefurb.engine.backend_factory import Devices, Kernels, begun_on_gpu, done_by, left_to_dali
 from dalirefurb.engine.partners import check_partners
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import ConfigurationError
@@ -249,8 +249,11 @@ class Configuration:
     @property
     def _made_by(self) -> str:
         """Name what computes: kernels make the same bits on a CPU and on a GPU."""
-        by_numba = done_by(self.kernels, self.recipe, self.devices) is not None
-        return f"numba {VERSION}" if by_numba else f"cuda {VERSION}" if self.kernels == "cuda" else self.kernels
+        if done_by(self.kernels, self.recipe, self.devices) is not None:
+            return f"numba {VERSION}"
+        if begun_on_gpu(self.kernels, self.recipe, self.devices):
+            return f"cuda {VERSION} behind decoding"
+        return f"cuda {VERSION}" if self.kernels == "cuda" else self.kernels
 
 
 def _check_views(recipe: Recipe, views: tuple[Recipe, ...], *, alike: bool) -> None:

@@ -85,11 +85,16 @@ def test_decoding_alone_takes_the_window_of_a_crop_that_is_partial_too(name: str
     assert len(graph.serialize(max_batch_size=4, num_threads=1)) > 100
 
 
-def test_decoding_alone_is_for_encoded_images_on_the_cpu() -> None:
-    with pytest.raises(ConfigurationError, match="encoded images on the CPU, got a recipe for arrays"):
+def test_decoding_alone_is_for_encoded_images_on_one_device() -> None:
+    with pytest.raises(ConfigurationError, match="encoded images on one device, got a recipe for arrays"):
         Graph(RECIPES["raw"], "decoded")
     with pytest.raises(ConfigurationError, match="final_device='gpu': use 'partial'"):
         Graph(RECIPES["simple"], "decoded", "cpu", "gpu")
+
+
+def test_what_is_decoded_alone_stays_where_it_was_decoded() -> None:
+    for device in ("cpu", "gpu"):
+        assert leaves_on(Graph(RECIPES["simple"].at(1), "decoded", device, device)) == device
 
 
 def leaves_on(graph: Graph) -> str:

@@ -1,9 +1,10 @@
-"""Does a final part by kernels on a GPU serve what the CPU serves? Here the CUDA source runs on this processor."""
+"""Do parts by kernels on a GPU serve what the CPU serves? Here the CUDA source runs on this processor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,10 @@ import torch
 
 pytest.importorskip("numba")
 
+from PIL import Image
+
 from dalirefurb import (
+    Arrays,
     BadSamplePolicy,
     DiskStore,
     Echo,
@@ -30,11 +34,12 @@ from dalirefurb import (
 )
 from dalirefurb.augment import Custom, GaussianBlur, HorizontalFlip, RandomErasing
 from dalirefurb.engine import backend_factory, build, configuration, memory
-from dalirefurb.engine.backend_factory import Devices, choose_kernels
-from dalirefurb.engine.cuda_final import CudaDevice
+from dalirefurb.engine.backend_factory import Devices, begun_on_gpu, choose_kernels
+from dalirefurb.engine.cuda_queue import CudaDevice
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels.cuda.program import Launch
 from dalirefurb.planning.planner import Planner
+from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, Store
 from dalirefurb.store.device.memory import DeviceMemory
 from tests.kernels.cuda_host import COMPILER, compiled, launch_on
@@ -58,6 +63,8 @@ class HostLauncher:
 
 class HostDevice(CudaDevice):
     """This processor as a GPU."""
+
+    decodes_on = "cpu"
 
     def launcher(self, text: str) -> HostLauncher:
         return HostLauncher(text)
@@ -123,7 +130,7 @@ def same(one: list[tuple[torch.Tensor, torch.Tensor]], other: list[tuple[torch.T
         assert torch.equal(labels, other_labels)
 
 
-def loader_of(folder: ImageFolder, recipe: Recipe, planner: Planner, store: Store | None, **settings: Any) -> Loader:
+def loader_of(folder: Source, recipe: Recipe, planner: Planner, store: Store | None, **settings: Any) -> Loader:
     return Loader(folder, recipe, planner, store, final_device="gpu", **settings)
 
 
@@ -216,6 +223,71 @@ def test_partial_images_by_dali_are_finished_alike(folder: ImageFolder, monkeypa
     for module in (backend_factory, build, configuration):
         monkeypatch.setattr(module, "done_by", lambda *_: None)
     same(served(Loader(folder, recipe, REFURBISH, MemoryStore(), kernels="cuda", final_device="gpu")), expected)
+
+
+# Both parts
+
+BOTH: dict[str, Any] = {"partial_device": "gpu", "kernels": "cuda"}
+
+
+@pytest.mark.parametrize(("recipe", "store"), PAIRS)
+@pytest.mark.filterwarnings("ignore:Refurbish reuses partial images, but there is no store")
+def test_both_parts_on_the_gpu_serve_what_the_cpu_serves(
+    folder: ImageFolder, recipe: str, store: str, tmp_path: Any
+) -> None:
+    made = RECIPES[recipe]()
+    expected = served(Loader(folder, made, REFURBISH, MemoryStore(), kernels="numba"))
+    with loader_of(folder, made, REFURBISH, STORES[store](tmp_path), **BOTH) as loader:
+        same(served(loader), expected)
+        assert store == "none" or loader.stats().hits > 0
+
+
+@pytest.mark.parametrize("split", range(1, 5))
+def test_both_parts_are_made_alike_at_every_split(folder: ImageFolder, split: int) -> None:
+    recipe = rand_augment(32).at(split)
+    expected = served(Loader(folder, recipe, REFURBISH, MemoryStore(), kernels="numba"))
+    same(served(loader_of(folder, recipe, REFURBISH, MemoryStore(), **BOTH)), expected)
+
+
+def test_a_gpu_begins_with_images_that_are_decoded(folder: ImageFolder) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (COUNT, 32, 32, 3), np.uint8)
+    source, recipe = Arrays(images, np.arange(COUNT)), rand_augment(32, raw=True)
+    expected = served(Loader(source, recipe, REFURBISH, MemoryStore(), kernels="numba"))
+    same(served(loader_of(source, recipe, REFURBISH, on_gpu(DeviceStore(device="cpu")), **BOTH)), expected)
+
+
+def test_a_gpu_is_given_decoded_images_among_encoded_ones(folder: ImageFolder, tmp_path: Any) -> None:
+    """A GIF is decoded by Pillow."""
+    Image.fromarray(np.random.default_rng(1).integers(0, 256, (50, 40), np.uint8)).save(tmp_path / "image.gif")
+    names = [folder.name(index) for index in range(COUNT)]
+    names[5] = names[11] = str(tmp_path / "image.gif")
+    source, recipe = FileList(names, [0] * COUNT), rand_augment(32)
+    expected = served(Loader(source, recipe, REFURBISH, MemoryStore(), kernels="numba"))
+    with loader_of(source, recipe, REFURBISH, MemoryStore(), **BOTH) as loader:
+        same(served(loader), expected)
+        assert loader.stats().pillow_images > 0
+
+
+def test_samples_that_the_gpus_decoder_refuses_are_named_and_replaced(folder: ImageFolder, tmp_path: Any) -> None:
+    whole = Path(folder.name(3)).read_bytes()
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(whole[: len(whole) // 3] + bytes(40))
+    names = [folder.name(index) for index in range(COUNT)]
+    names[3] = names[17] = str(broken)
+    source, recipe = FileList(names, [0] * COUNT), rand_augment(32)
+    policy = BadSamplePolicy("replace")
+    expected = served(Loader(source, recipe, REFURBISH, MemoryStore(), kernels="numba", bad_samples=policy))
+    same(served(loader_of(source, recipe, REFURBISH, MemoryStore(), bad_samples=policy, **BOTH)), expected)
+
+
+def test_a_loader_says_who_begins_on_the_gpu(folder: ImageFolder) -> None:
+    recipe, devices = rand_augment(32), Devices("gpu", "gpu")
+    assert begun_on_gpu("cuda", recipe, devices)
+    assert not begun_on_gpu("dali", recipe, devices)
+    assert not begun_on_gpu("cuda", recipe, CPU_GPU)
+    own = Recipe([recipe.stages[0], Custom(lambda images: images, "own"), *recipe.stages[1:]], recipe.output, 3)
+    assert choose_kernels(None, own, devices) == "cuda"
+    assert not begun_on_gpu("cuda", own, devices)
 
 
 # What is chosen

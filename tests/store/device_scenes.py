@@ -15,6 +15,8 @@ from dalirefurb.augment.output import Output
 from dalirefurb.engine.backends import FinalGraph
 from dalirefurb.engine.cache_plan import PinnedRows
 from dalirefurb.engine.cuda_final import CudaFinal
+from dalirefurb.engine.cuda_partial import CudaPartial
+from dalirefurb.engine.cuda_queue import CudaQueue
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Rows
 from dalirefurb.kernels.cuda.program import CudaProgram
@@ -191,9 +193,88 @@ def cuda_final(user: User) -> CudaFinal:
     steps = steps_of((HorizontalFlip(1.0),))
     assert steps is not None
     output = Output(SHAPE[:2], mean=(0, 0, 0), std=(1 / 255, 1 / 255, 1 / 255))
-    mirrored = {"flip/mirror": np.ones(SLOTS, np.int32)}
-    inputs: Any = SimpleNamespace(final_parameters=lambda plan, shown, sizes: mirrored)
-    return CudaFinal(inputs, CudaProgram(steps, output, split=0), user.kernels)
+    inputs: Any = SimpleNamespace(final_parameters=lambda plan, shown, sizes: MIRRORED)
+    return CudaFinal(inputs, CudaQueue(CudaProgram(steps, output, split=0), user.kernels))
+
+
+MIRRORED = {"flip/mirror": np.ones(SLOTS, np.int32)}
+
+
+class Decoder:
+    """DALI's decoder: what is encoded are an image's levels, one behind the other."""
+
+    def __init__(self, user: User) -> None:
+        self._user = user
+        self._given: list[Any] = []
+
+    def submit(self, feeds: Any) -> None:
+        """Take samples."""
+        self._given.append(np.stack(feeds["sample"]).reshape(-1, *SHAPE))
+
+    def collect(self) -> Any:
+        """Return a tensor list of images on the device."""
+        images = self._user.dali.images(self._given.pop(0))
+        array = images.whole[0]  # type: ignore[index]
+        tensor = SimpleNamespace(data_ptr=lambda: array.data.ptr)
+        return SimpleNamespace(shape=lambda: [SHAPE] * len(images), as_reshaped_tensor=lambda _: tensor)
+
+    def restart(self) -> None:
+        """Forget what was taken."""
+        self._given.clear()
+
+
+def cuda_partial(user: User, leaving: Any) -> CudaPartial:
+    """Kernels that mirror each image that is decoded."""
+    steps = steps_of((HorizontalFlip(1.0),))
+    assert steps is not None
+    return CudaPartial(CudaQueue(CudaProgram(steps, None, split=1), user.kernels), Decoder(user), leaving)
+
+
+def encoded(images: np.ndarray) -> dict[str, Any]:
+    """What a `CudaPartial` is given: of each second image its levels, as if they were encoded; others are decoded."""
+    samples = [image if row % 2 else image.reshape(-1) for row, image in enumerate(images)]
+    return {"sample": samples, "sizes": np.full((len(images), 2), SHAPE[:2]), "index": KEYS, **MIRRORED}
+
+
+def groups_are_begun_by_kernels(user: User) -> None:
+    """What was decoded goes once it is collected; what was made is put, finished and let go."""
+    begun, final = cuda_partial(user, "gpu"), cuda_final(user)
+    for version in range(4):
+        values = IMAGES + np.uint8(version)
+        begun.submit(encoded(values))
+        made = begun.collect()
+        user.put(made.chosen(KEYS[:2]), KEYS[:2], version)
+        with user.get(KEYS[:2], np.full(2, version)) as lease:
+            final.submit(planned(KEYS[:2], lease, Rows(KEYS[2:], made.chosen(KEYS[2:]))))
+        del made
+        if version > 0:
+            assert (user.shown(final.collect()) == (values - np.uint8(1))[:, :, ::-1]).all()
+
+
+def groups_that_kernels_began_leave_for_the_host(user: User) -> None:
+    begun = cuda_partial(user, "cpu")
+    for version in range(4):
+        begun.submit(encoded(IMAGES + np.uint8(version)))
+        begun.submit(encoded(OTHERS))
+        for values in (IMAGES + np.uint8(version), OTHERS):
+            assert (np.stack([*begun.collect()]) == values[:, :, ::-1]).all()
+
+
+def a_group_that_kernels_began_fails_halfway(user: User) -> None:
+    """What was launched before may still read what was decoded, which goes with the group."""
+    begun, launched = cuda_partial(user, "gpu"), user.kernels.launch
+
+    def fails(*arguments: Any) -> None:
+        launched(*arguments)
+        raise RuntimeError("the next launch is not taken")
+
+    begun.submit(encoded(IMAGES))
+    user.kernels.launch = fails  # type: ignore[method-assign]
+    with suppress(RuntimeError):
+        begun.collect()
+    user.kernels.launch = launched  # type: ignore[method-assign]
+    begun.submit(encoded(OTHERS))
+    assert (begun.collect().whole[0].get() == OTHERS[:, :, ::-1]).all()
 
 
 def groups_are_finished_by_kernels(user: User) -> None:
@@ -352,6 +433,9 @@ SCENES: list[Scene] = [
             more_groups_by_kernels_are_begun_than_there_are_pages,
             groups_by_kernels_are_forgotten,
             a_group_by_kernels_fails_halfway,
+            groups_are_begun_by_kernels,
+            groups_that_kernels_began_leave_for_the_host,
+            a_group_that_kernels_began_fails_halfway,
         ]
         if COMPILER
         else []

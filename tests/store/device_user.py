@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dalirefurb.engine.cuda_final import CudaDevice
+from dalirefurb.engine.cuda_queue import CudaDevice
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images
 from dalirefurb.kernels.cuda.program import WORK
@@ -102,6 +102,12 @@ class Kernels(CudaDevice):
         images = self._touch(int(record["images"]), 8 * (steps + 1) * count, writes=False).view(np.int64)
         targets = self._touch(int(record["targets"]), 8 * count, writes=False).view(np.int64)
         nbytes = 3 * SHAPE[0] * SHAPE[1]
+        if launch.function == "pixels":
+            results = self._touch(int(record["results"]), 8 * steps * count, writes=False).view(np.int64)
+            for row in range(launch.step * count, (launch.step + 1) * count):
+                if results[row]:
+                    self._touch(int(images[row]), nbytes, writes=False)
+                    self._touch(int(results[row]), nbytes, writes=True)
         if launch.function == "output":
             for place in images[-count:].tolist():
                 self._touch(place, nbytes, writes=False)

@@ -49,10 +49,14 @@ WAITS = [
     *(
         [
             "cuda_final.submit: the stream is entered",
-            "cuda_final.take: the host waits",
+            "cuda_queue.take: the host waits",
             "cuda_final.collect: the host waits",
             "cuda_final.restart: the host waits",
             "cuda_final.submit: the host waits",
+            "cuda_partial.collect: the stream is entered",
+            "cuda_partial.collect: the host waits",
+            "cuda_partial.collect: the host waits (2)",
+            "cuda_partial.collect: the host waits (3)",
         ]
         if COMPILER
         else []

@@ -241,8 +241,8 @@ def gather(xp: Any, slab: Array, slots: NDArray[np.int64], out: Array, rows: NDA
 
 
 def device_images(memory: DeviceMemory, computed: Any) -> Images:
-    """View a DALI tensor list of one shape, on the device, in place."""
-    return Images(memory.xp.asarray(computed.as_tensor()))
+    """View images of one shape on the device, such as a DALI tensor list, in place."""
+    return computed if isinstance(computed, Images) else Images(memory.xp.asarray(computed.as_tensor()))
 
 
 def within(xp: Any, samples: Array | Sequence[Image]) -> tuple[Array, NDArray[np.int64]] | None:

@@ -1,0 +1,90 @@
+"""CudaPartial: the partial part by kernels on a GPU, in the place of DALI's graph of it, which decodes alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dalirefurb.augment.stage import Device
+from dalirefurb.dali import Feed, GraphError, PipelineRunner, located
+from dalirefurb.engine.cuda_queue import CudaQueue, entering
+from dalirefurb.image_batch import Images, decoded_rows, images_at
+
+
+class CudaPartial:
+    """Kernels of the partial part on a GPU: a `PipelineRunner`.
+
+    Args:
+        queue: Queue of their program, which is split behind its last step.
+        decoder: Runner of the graph that decodes; None: samples are images.
+        leaving: Device where partial images leave; on a "gpu" they must have one size.
+    """
+
+    def __init__(self, queue: CudaQueue, decoder: PipelineRunner | None, leaving: Device) -> None:
+        self._queue = queue
+        self._decoder = decoder
+        self._leaving = leaving
+        self._begun: deque[tuple[Mapping[str, Feed], NDArray[np.int64]]] = deque()
+
+    def submit(self, feeds: Mapping[str, Feed]) -> None:
+        """Have the decoder begin."""
+        samples = feeds["sample"]
+        encoded = np.delete(np.arange(len(samples)), decoded_rows(samples))
+        if len(encoded):
+            assert self._decoder is not None
+            self._decoder.submit({"sample": [samples[row] for row in encoded.tolist()]})
+        self._begun.append((feeds, encoded))
+
+    def collect(self) -> Images:
+        """Wait for the decoder, then for the kernels; see `PipelineRunner.collect`."""
+        feeds, encoded = self._begun.popleft()
+        samples, sizes, memory = feeds["sample"], np.array(feeds["sizes"], np.int64), self._queue.memory
+        addresses = np.zeros(len(samples), np.int64)
+        decoded = self._decoded(encoded, addresses, sizes) if len(encoded) else None
+        brought = [(row, samples[row]) for row in np.flatnonzero(addresses == 0).tolist()]
+        made: Any = None
+        starts, shapes = addresses, sizes
+
+        def reserve(after: NDArray[np.int64]) -> Images:
+            nonlocal made, starts, shapes
+            shapes = np.insert(after, 2, 3, axis=1)
+            ends = np.cumsum(shapes.prod(axis=1))
+            whole = (len(after), *shapes[0].tolist()) if self._leaving == "gpu" else (int(ends[-1]),)
+            starts, made = np.r_[0, ends[:-1]], memory.xp.empty(whole, np.uint8)
+            return entering(memory.address(made) + starts, after)
+
+        try:
+            with memory.on_stream():
+                work = self._queue.program.work({**feeds, "sample": entering(addresses, sizes)}, reserve=reserve)
+                self._queue.add(work, addresses, brought)()
+        except BaseException:
+            memory.synchronize()  # What was decoded goes now, but it may be read still.
+            raise
+        del decoded  # DALI may write there again.
+        return Images(made) if self._leaving == "gpu" else images_at(memory.to_host(made), starts, shapes)
+
+    def restart(self) -> None:
+        """Forget all batches in flight."""
+        if self._decoder is not None:
+            self._decoder.restart()
+        self._begun.clear()
+
+    def _decoded(self, rows: NDArray[np.int64], addresses: NDArray[np.int64], sizes: NDArray[np.int64]) -> Any:
+        """Collect what the decoder made of some rows, write its addresses down, and return what keeps it there."""
+        assert self._decoder is not None
+        try:
+            decoded = self._decoder.collect()
+        except GraphError as error:
+            if error.row is not None:
+                error.row = int(rows[error.row])
+            raise
+        places = located(decoded)
+        other = (places.sizes != sizes[rows]).any(axis=1)
+        if other.any():
+            raise GraphError("the decoded image is of another size than its header says", int(rows[other.argmax()]))
+        addresses[rows] = places.addresses
+        return decoded

@@ -103,6 +103,11 @@ class Images(Sequence[NDArray[Any]]):
         return images
 
     @classmethod
+    def at(cls, places: Places) -> Images:
+        """Return images by their places, which may be on a device: the host does not look at them."""
+        return cls.on_demand(len(places.sizes), _unseen, lambda: places)
+
+    @classmethod
     def rows_of(cls, array: NDArray[Any], rows: NDArray[np.int64]) -> Images:
         """Return some rows, shape (n,), of one array, shape (N, H, W, 3), without copying them."""
         images = cls.on_demand(
@@ -179,6 +184,10 @@ class Images(Sequence[NDArray[Any]]):
         """Return that array."""
         array: NDArray[Any] = self._images
         return array
+
+
+def _unseen() -> Any:
+    raise NotImplementedError("images on a device are not looked at by the host")
 
 
 def images_at(content: NDArray[np.uint8], offsets: NDArray[np.int64], shapes: NDArray[np.integer[Any]]) -> Images:

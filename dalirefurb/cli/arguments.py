@@ -219,6 +219,12 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     for name in OPTIONS:
         if name != "reuse_factor":
             _add_option(group, name)
+    group.add_argument(
+        "--bandwidth",
+        metavar="BYTES",
+        help="of a GPU's memory in a second, such as 2.8TB: print what kernels launch there for a batch of the preset, "
+        "what that moves, and how long it takes at least; no GPU is needed",
+    )
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:

@@ -92,7 +92,9 @@ examples:
   dalirefurb show photos/ --preset yolo               mosaics, and which sample each part of them is of
   dalirefurb show --operations --preset trivial_augment --out wide.png
   dalirefurb show --plan --num-samples 1281167 --batch-size 1024
-  dalirefurb show --plan --technique smartcache --replace-percent 0.05""",
+  dalirefurb show --plan --technique smartcache --replace-percent 0.05
+  dalirefurb show --plan --bandwidth 2.8TB --batch-size 256
+                                                      what an H100 is given for a batch, counted without one""",
 }
 
 DEMO: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +23,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.show.files import check_writable, write
 from dalirefurb.source import ImageFolder, Source
+from dalirefurb.store.memory_budget import amount, budget_bytes
 from dalirefurb.targets import CocoDetection, MaskFolder, YoloFolder
 from dalirefurb.targets.coco import parts_of
 
@@ -71,6 +73,7 @@ _OF_MODE = {
     "": {*_AUGMENTATION, *_TARGETS, "seed", "reuse_factor"},
     "--operations": {"preset", "size"},
     "--plan": {*_PLAN, "seed", *OPTIONS},
+    "--bandwidth": {*_AUGMENTATION, "batch_size", "seed"},
 }
 """Options that a mode heeds, by the flag of the mode."""
 
@@ -78,6 +81,10 @@ _OF_MODE = {
 def _check_heeded(options: argparse.Namespace) -> None:
     """Refuse what would be ignored; set defaults."""
     mode = "--operations" if options.operations else "--plan" if options.plan else ""
+    if options.bandwidth is not None:
+        if mode != "--plan":
+            raise ConfigurationError(f"--bandwidth is for --plan, got {options.bandwidth} without it; add --plan")
+        mode = "--bandwidth"
     for name in (*_AUGMENTATION, *_PLAN, *_TARGETS, "seed", *OPTIONS):
         value = getattr(options, name)
         if value is None:
@@ -96,6 +103,9 @@ def show(options: argparse.Namespace) -> None:
     technique = choose(options.technique or "refurbish", options)
     _check_heeded(options)
     out = options.out or Path("operations.png" if options.operations else "plan.png" if options.plan else "show.png")
+    if options.bandwidth is not None:
+        _show_launches(options, technique)
+        return
     if options.plan:
         _show_plan(options, technique, out)
         return
@@ -116,12 +126,7 @@ def show(options: argparse.Namespace) -> None:
     else:
         if options.preset == STAGES:
             raise ConfigurationError(f"--preset {STAGES} is for --operations, got it without: add --operations")
-        order = {} if options.order is None else {"order": options.order}
-        if order and options.preset in _WITHOUT_OPERATIONS:
-            raise ConfigurationError(
-                f"--order is for presets with operations, but {options.preset} has none; leave it out"
-            )
-        recipe = technique.recipe(PRESETS[options.preset](options.size, **order), options.split)
+        recipe = _recipe(options, technique)
         reuse_factor = technique.options["reuse_factor"]
         integer("reuse_factor", reuse_factor, 1, _MOST_USES, "2 or 3 is usual, and more would not fit into a picture")
         images = reuse_factor
@@ -147,6 +152,37 @@ def show(options: argparse.Namespace) -> None:
             sheet = pictures_sheet(source, recipe, name=options.preset, reuse_factor=reuse_factor, seed=options.seed)
     write(out, sheet)
     say(f"drawn: {escaped(out)}")
+
+
+def _recipe(options: argparse.Namespace, technique: Technique) -> Recipe:
+    order = {} if options.order is None else {"order": options.order}
+    if order and options.preset in _WITHOUT_OPERATIONS:
+        raise ConfigurationError(f"--order is for presets with operations, but {options.preset} has none; leave it out")
+    return technique.recipe(PRESETS[options.preset](options.size, **order), options.split)
+
+
+def _show_launches(options: argparse.Namespace, technique: Technique) -> None:
+    """Print what a GPU is given for a batch."""
+    bandwidth = budget_bytes(options.bandwidth, available=lambda: None)
+    if not bandwidth:
+        raise ConfigurationError(f"--bandwidth must be above 0, got {options.bandwidth}: pass such as 2.8TB")
+    if importlib.util.find_spec("numba") is None:
+        raise ConfigurationError("kernels are laid out by Numba, which cannot be found: pip install numba")
+    if options.preset == STAGES:
+        raise ConfigurationError(f"--preset {STAGES} is for --operations, got it without: add --operations")
+    recipe, rows = _recipe(options, technique), options.batch_size
+    with importing():
+        from dalirefurb.kernels.cuda.counting import launches_of
+    say(f"{recipe}\n")
+    for part in launches_of(recipe, rows, seed=options.seed):
+        height, width = part.size
+        say(f"{part.part} part: {rows} images of {height} x {width} pixels")
+        for launch in part.launches:
+            stages = ", ".join(launch.stages)
+            say(f"  {launch.function:8} {amount(launch.nbytes):>10}  {stages}".rstrip())
+        took_ms = 1000 * part.nbytes / bandwidth
+        count = f"{len(part.launches)} launch{'es' * (len(part.launches) > 1)}"
+        say(f"  {count}, {amount(part.nbytes)} moved: {took_ms:.3f} ms at least, at {amount(bandwidth)} a second")
 
 
 def _source(options: argparse.Namespace) -> Source:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.output import Output
 from dalirefurb.engine.cache_plan import CachePlan
-from dalirefurb.engine.cuda_queue import CudaQueue, entering
+from dalirefurb.engine.cuda_queue import CudaQueue
 from dalirefurb.engine.inputs import InputBuilder
+from dalirefurb.image_batch import Images, Places
 from dalirefurb.store.device.memory import within
 from dalirefurb.store.device.store import DeviceLease
 
@@ -62,7 +63,7 @@ class CudaFinal:
             with self._memory.on_stream():
                 results = self._queue.device.empty(output, count)
                 targets = results.data_ptr() + results[:1].nbytes * np.arange(count)
-                images = entering(addresses, sizes)
+                images = Images.at(Places(addresses, sizes))
                 work = self._queue.program.work({}, pinned=images, final=parameters, targets=targets)
                 self._groups.append(_Group(results, self._queue.add(work, addresses, brought), read))
         except BaseException:

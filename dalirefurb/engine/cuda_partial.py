@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Device
 from dalirefurb.dali import Feed, GraphError, PipelineRunner, located
-from dalirefurb.engine.cuda_queue import CudaQueue, entering
-from dalirefurb.image_batch import Images, decoded_rows, images_at
+from dalirefurb.engine.cuda_queue import CudaQueue
+from dalirefurb.image_batch import Images, Places, decoded_rows, images_at
 
 
 class CudaPartial:
@@ -55,11 +55,12 @@ class CudaPartial:
             ends = np.cumsum(shapes.prod(axis=1))
             whole = (len(after), *shapes[0].tolist()) if self._leaving == "gpu" else (int(ends[-1]),)
             starts, made = np.r_[0, ends[:-1]], memory.xp.empty(whole, np.uint8)
-            return entering(memory.address(made) + starts, after)
+            return Images.at(Places(memory.address(made) + starts, after))
 
         try:
             with memory.on_stream():
-                work = self._queue.program.work({**feeds, "sample": entering(addresses, sizes)}, reserve=reserve)
+                images = Images.at(Places(addresses, sizes))
+                work = self._queue.program.work({**feeds, "sample": images}, reserve=reserve)
                 self._queue.add(work, addresses, brought)()
         except BaseException:
             memory.synchronize()  # What was decoded goes now, but it may be read still.

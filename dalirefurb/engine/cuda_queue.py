@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.stage import Device
-from dalirefurb.image_batch import Images, Places, rounded
+from dalirefurb.image_batch import rounded
 from dalirefurb.store.device.memory import Array, DeviceMemory
 
 if TYPE_CHECKING:
@@ -105,8 +105,9 @@ class CudaQueue:
         """Queue a batch, inside of `DeviceMemory.on_stream`.
 
         Args:
-            work: What there is to do, for images that are `entering`.
-            addresses: Addresses of images on the device, int64 of shape (n,); those of others are written there.
+            work: What there is to do.
+            addresses: Addresses of images on the device, int64 of shape (n,), of which the work knows the places; those
+                of others are written there.
             brought: Rows whose image is on the host, with it.
 
         Returns:
@@ -136,12 +137,3 @@ class CudaQueue:
     def _grown(self, buffer: Array, nbytes: int) -> Array:
         """Return memory on the device for so many bytes: this, or another one, since CUDA waits before this goes."""
         return buffer if len(buffer) >= nbytes else self.memory.empty((nbytes + nbytes // 4,))
-
-
-def entering(addresses: NDArray[np.int64], sizes: NDArray[np.int64]) -> Images:
-    """Return images on a GPU, whose addresses, (n,), may be written yet, given their heights and widths, (n, 2)."""
-    return Images.on_demand(len(addresses), _unseen, lambda: Places(addresses, sizes))
-
-
-def _unseen() -> Any:
-    raise NotImplementedError("images on a GPU are not looked at by the host")

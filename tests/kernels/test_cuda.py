@@ -17,10 +17,12 @@ pytest.importorskip("numba")
 
 from PIL import Image
 
+from dalirefurb import rand_augment, simple
 from dalirefurb.augment import (
     CenterCrop,
     GaussianBlur,
     HorizontalFlip,
+    HostStage,
     KernelStage,
     RandAugmentLayer,
     RandomCrop,
@@ -37,6 +39,7 @@ from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import GraphError
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels.buffers import Levels
+from dalirefurb.kernels.cuda.counting import launches_of
 from dalirefurb.kernels.cuda.launcher import compile_for
 from dalirefurb.kernels.cuda.program import CudaProgram
 from dalirefurb.kernels.cuda.source import source, translated
@@ -271,6 +274,44 @@ def test_randaugment_of_256_images_moves_so_few_bytes_that_an_h100_needs_a_quart
     written, read = 256 * 3 * 224 * 224 * 4, 256 * 3 * 230 * 230
     assert written + read < launched.nbytes < written + 6 * read
     assert launched.nbytes / 2.8e12 < 0.25e-3
+
+
+def test_what_a_recipe_launches_is_counted_without_images() -> None:
+    partial, final = launches_of(rand_augment(224), 256)
+    assert (partial.part, partial.size, final.part, final.size) == ("partial", (375, 500), "final", (224, 224))
+    assert [(each.function, *each.stages) for each in partial.launches] == [
+        ("prepare", "random_resized_crop"),
+        ("pixels", "random_resized_crop"),
+        ("prepare", "rand_augment_1"),
+        ("pixels", "rand_augment_1"),
+    ]
+    assert [(each.function, *each.stages) for each in final.launches] == [
+        ("prepare", "rand_augment_2"),
+        ("output", "rand_augment_2"),
+    ]
+    assert final.launches[1].nbytes == 256 * 224 * 224 * (3 + 12)
+    assert final.nbytes == sum(each.nbytes for each in final.launches)
+    whole, _ = launches_of(rand_augment(224).at(1), 8, entering=(300, 400))
+    assert [(each.stages, each.nbytes) for each in whole.launches] == [(("copy",), 8 * 2 * 3 * 300 * 400)]
+    one, many = (launches_of(rand_augment(64), rows) for rows in (2, 300))
+    for few, more in zip(one, many, strict=True):
+        assert len(few.launches) <= len(more.launches) <= 4
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        (rand_augment(32).at(0), "which has none behind split 0"),
+        (published.yolo(64), "which has none of several images"),
+        (
+            Recipe([*simple(32).stages, HostStage(lambda image: image, "own")], simple(32).output, 2),
+            "'own' has one for a CPU alone",
+        ),
+    ],
+)
+def test_launches_of_what_a_gpu_does_not_do_are_refused(recipe: Recipe, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        list(launches_of(recipe, 4))
 
 
 # What cannot be made

@@ -494,6 +494,28 @@ def test_show_plan_takes_the_number_of_samples_from_the_folder(folder, tmp_path,
     capsys.readouterr()
 
 
+def test_what_a_gpu_is_given_for_a_batch_is_printed(capsys):
+    options = ["show", "--plan", "--bandwidth", "1GB", "--preset", "simple", "--size", "100", "--batch-size", "10"]
+    assert main(options) == 0
+    said = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert said[0] == "partial part: 10 images of 375 x 500 pixels"
+    assert said[2].split() == ["pixels", "5.92", "MB", "random_resized_crop"]
+    assert said[4:] == [
+        "final part: 10 images of 100 x 100 pixels",
+        "  output      1.50 MB  flip",
+        "  1 launch, 1.50 MB moved: 1.500 ms at least, at 1.00 GB a second",
+    ]
+    for wrong, message in (
+        (["--bandwidth", "0B"], "--bandwidth must be above 0, got 0B: pass such as 2.8TB"),
+        (["--epochs", "2"], "--epochs changes nothing with --bandwidth, got 2"),
+        (["--preset", "stages"], "--preset stages is for --operations"),
+    ):
+        assert main([*options, *wrong]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["show", "--bandwidth", "1GB"]) == 2
+    assert "--bandwidth is for --plan, got 1GB without it; add --plan" in capsys.readouterr().err
+
+
 def test_pictures_and_operations_of_arrays_can_be_drawn():
     pictures = pictures_sheet(arrays(size=32), simple(32, raw=True), name="simple", reuse_factor=2)
     assert len(colours(drawn(pictures))) > 1000

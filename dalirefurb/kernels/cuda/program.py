@@ -61,12 +61,14 @@ class Launch(NamedTuple):
         step: Which step it is of.
         blocks: Number of blocks, of `THREADS` threads each, for each row.
         nbytes: Bytes that it moves, where each image is read once: what it takes where memory is the limit.
+        stages: Names of the stages that it is of.
     """
 
     function: str
     step: int
     blocks: int
     nbytes: int
+    stages: tuple[str, ...] = ()
 
 
 class CudaProgram(KernelProgram):
@@ -121,6 +123,11 @@ class CudaProgram(KernelProgram):
         return None if self._split == NOT_SPLIT else self._split
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each step's stage."""
+        return tuple(step.stage.name for step in self._steps)
+
+    @property
     def constants(self) -> dict[str, NDArray[Any]]:
         """What is the same for all batches, by its name in `WORK`; "kernels" are those of each step, (s, k)."""
         return self._constants
@@ -164,6 +171,7 @@ class Launched:
             chosen < 0, 0, np.take_along_axis(table, np.maximum(chosen, 0), axis=1) if len(table) else 0
         )
         self._numbers, self._sizes, self._origins = arrays["numbers"], arrays["sizes"], arrays["origins"]
+        self._names = program.names
         if self._split:
             self._kernels[: self._split, work.computed :] = 0
             # Of a partial image that is at hand nobody knows what it was before.
@@ -228,6 +236,7 @@ class Launched:
         self._kernels = np.concatenate([np.zeros_like(self._sizes[:1, :, 0]), self._kernels])
         self._numbers = np.concatenate([np.zeros((1, self.rows, WIDTH)), self._numbers])
         self._sizes = np.concatenate([self._sizes[:1], self._sizes])
+        self._names = ("copy", *self._names)
         self._split, self._tail = 1, self._tail + 1
 
     def _made(self) -> NDArray[np.int64]:
@@ -278,20 +287,23 @@ class Launched:
                 if needed.passed is not None:
                     passed = max(passed, int(np.max(needed.passed(tuple(before), tuple(after), numbers))))
             if prepared:
-                launches.append(Launch("prepare", step, 1, moved["prepare"]))
+                launches.append(Launch("prepare", step, 1, moved["prepare"], self._names[step : step + 1]))
             if passed:
-                launches.append(Launch("pass", step, -(-passed // THREADS), moved["pass"]))
+                blocks = -(-passed // THREADS)
+                launches.append(Launch("pass", step, blocks, moved["pass"], self._names[step : step + 1]))
             made = self._results[step] != 0
             if made.any():
                 before, after = self._areas(step)[made], self._areas(step + 1)[made]
                 nbytes = 3 * int(before.sum() + after.sum())
-                launches.append(Launch("pixels", step, -(-int(after.max()) // _PIXELS), nbytes))
+                blocks = -(-int(after.max()) // _PIXELS)
+                launches.append(Launch("pixels", step, blocks, nbytes, self._names[step : step + 1]))
         output = program.output
         if output is not None and self.rows:
             itemsize = 2 if output.dtype == "bfloat16" else np.dtype(output.dtype).itemsize
             shown, areas = self._areas(self._tail - self._fused), self._areas(-1)
             nbytes = 3 * int(shown.sum()) + itemsize * output.channels * int(areas.sum())
-            launches.append(Launch("output", 0, -(-int(areas.max()) // _PIXELS), nbytes))
+            in_passing = self._names[self._tail - self._fused :]
+            launches.append(Launch("output", 0, -(-int(areas.max()) // _PIXELS), nbytes, in_passing))
         return tuple(launches), room_bytes
 
     def _chosen(self, kernels: Sequence[str], step: int) -> Iterator[tuple[str, NDArray[np.int64]]]:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from dalirefurb.augment.stages.partners import CopyPaste
-from dalirefurb.engine.backend_factory import Devices, left_to_dali
+from dalirefurb.engine.backend_factory import Devices, begun_on_gpu, left_to_dali
 from dalirefurb.engine.configuration import Configuration
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import OutOfMemoryError
@@ -123,6 +123,24 @@ class Account:
         sizes = [stage.fixed_size for stage in self.configuration.recipe.stages if stage.fixed_size is not None]
         return 6 * max((height * width for height, width in sizes), default=0)
 
+    @property
+    def _begun_on_gpu(self) -> bool:
+        """Whether kernels do the partial part on a GPU."""
+        return begun_on_gpu(self.configuration.kernels, self.configuration.recipe, self.devices)
+
+    @property
+    def _cuda_bytes(self) -> tuple[int, int]:
+        """Bytes that kernels on a GPU work in for an image, in the partial part and in the final one."""
+        from dalirefurb.kernels.cuda.counting import row_bytes
+
+        recipe, _, decoded, partial, _ = self.configuration.recipe, *self.row_bytes
+        sides = [(math.isqrt(nbytes // 3) + 1,) * 2 for nbytes in (decoded, partial)]
+        entering = self.configuration.source.image_shape
+        whole = sides[0] if entering is None else entering[:2]
+        between = recipe.partial_size(None if entering is None else entering[:2]) or sides[1]
+        begun = row_bytes(recipe.partial[recipe.encoded :], whole) if self._begun_on_gpu else 0
+        return begun, row_bytes(recipe.final, between)
+
     def _file_bytes(self) -> int:
         """Return the mean bytes of some of the source's files, or an allowance where its samples are none."""
         source = self.configuration.source
@@ -134,7 +152,8 @@ class Account:
 
     def needs(self, depths: Depths) -> Needs:
         """Count all that a loader is going to take with so many groups on their way."""
-        recipe, devices, numba = self.configuration.recipe, self.devices, self.configuration.kernels == "numba"
+        recipe, devices, kernels = self.configuration.recipe, self.devices, self.configuration.kernels
+        numba, cuda = kernels == "numba", kernels == "cuda"
         rows = depths.batches_per_group * self.batch_size
         read, decoded, partial, final = (rows * nbytes for nbytes in self.row_bytes)
         final = final * depths.hits_per_group // depths.batches_per_group
@@ -159,7 +178,7 @@ class Account:
             host["decoding"] = depths.replicas * max(recipe.encoded * decoded, partial)
         else:
             whole = 2 * decoded + recipe.encoded * DECODER_BYTES
-            device["decoding"] = depths.replicas * (whole + _WORKING_COPIES * partial)
+            device["decoding"] = depths.replicas * (whole + (0 if self._begun_on_gpu else _WORKING_COPIES) * partial)
         if left and serves_final:
             of_group = 3 * math.prod(left.sides) * depths.hits_per_group * self.batch_size
             host["images between kernels and DALI"] = depths.groups_made * of_group
@@ -177,19 +196,28 @@ class Account:
         if self._mask_bytes:
             of_group = self._mask_bytes * depths.hits_per_group * self.batch_size
             host["masks on their way"] = final_groups * of_group
-        if finishing is device:
+        longest = depths.hits_per_group * self.batch_size
+        if cuda:
+            partial_way, final_way = self._cuda_bytes
+            device["images on their way in kernels"] = rows * partial_way + (1 + views) * longest * final_way
+        elif finishing is device:
             pipelines = depths.final_replicas if self.apart else depths.replicas
             device["work on final images"] = (1 + views) * pipelines * _WORKING_COPIES * partial
         elif not one_step and not by_views and serves_final:
             host["work on final images"] = (1 + views) * depths.final_replicas * partial
         if self.configuration.pin_memory and finishing is host:
             host["final images in pinned memory"] = (_TAKEN_GROUPS + 1) * final
-        if finishing is device and self.apart:
+        if finishing is device and self.apart and not cuda:
             device["partial images for the final part"] = (1 + views) * depths.look_ahead * partial
+        if cuda and devices.leaving == "cpu":
+            # A group that came is read, while the next one is laid out and one before it is copied.
+            brought = (1 + views) * longest * self.row_bytes[2] * 5 // 4
+            device["partial images for the final part"] = brought
+            host["partial images for the final part"] = 2 * brought
         if entering is device:
             # One group is laid out; CuPy's temporary arrays are those of a put and of laying out, both there and ahead.
-            device["partial images laid out"] = (1 + views) * partial + 4 * min(KERNEL_BYTES, partial)
-        elif finishing is device:
+            device["partial images laid out"] = (not cuda) * (1 + views) * partial + 4 * min(KERNEL_BYTES, partial)
+        elif finishing is device and not cuda:
             host["partial images for the final part"] = depths.look_ahead * partial
         return {HOST: host, BESIDE_STORE: host - Counter({STORE: host[STORE]}), DEVICE: device}
 

@@ -21,6 +21,7 @@ from dalirefurb.engine.backend_factory import Devices
 from dalirefurb.engine.memory import BESIDE_STORE, DEVICE, HOST, STORE, Account, Needs
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError
 from dalirefurb.image_batch import Images
+from dalirefurb.kernels.cuda.counting import row_bytes
 from dalirefurb.planning import Frozen
 from dalirefurb.store import DeviceStore, Store, StoreSpec, available
 from dalirefurb.store.base import Taken
@@ -158,6 +159,24 @@ def test_masks_of_objects_are_counted_for_a_batch_of_images_that_have_the_most()
     source = SimpleNamespace(image_shape=(SIZE, SIZE, 3), labels=np.zeros(NUM_SAMPLES), annotations={"masks": masks})
     needs = counted(CPU, source=source)[HOST]
     assert needs["masks on their way"] == needs["final images on their way"] // 6 > 0
+
+
+def test_what_kernels_on_a_gpu_work_in_is_counted() -> None:
+    """Of a crop at the end nothing: it is made with what comes out; of what a layer prepares what its kernels need."""
+    given = {"replicas": 2, "look_ahead": 1}
+    by_dali, brought, staying = (
+        counted(devices, kernels=kernels, given=given)
+        for devices, kernels in ((CPU_GPU, "dali"), (CPU_GPU, "cuda"), (STAYING, "cuda"))
+    )
+    of_final, of_partial = (row_bytes(part, (SIZE, SIZE)) for part in (RECIPE.final, RECIPE.partial))
+    assert "work on final images" in by_dali[DEVICE]
+    for needs in (brought, staying):
+        assert "work on final images" not in needs[DEVICE]
+    assert brought[DEVICE]["images on their way in kernels"] == ROWS * of_final
+    assert staying[DEVICE]["images on their way in kernels"] == ROWS * (of_partial + of_final)
+    assert brought[HOST]["partial images for the final part"] == 2 * PARTIAL * 5 // 4
+    assert "partial images for the final part" not in staying[HOST] + staying[DEVICE]
+    assert staying[DEVICE]["decoding"] == 2 * 2 * PARTIAL
 
 
 def test_images_in_pinned_memory_are_counted_beside_those_they_are_copied_from() -> None:

@@ -39,7 +39,7 @@ from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import GraphError
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels.buffers import Levels
-from dalirefurb.kernels.cuda.counting import launches_of
+from dalirefurb.kernels.cuda.counting import PHOTOGRAPH, launches_of, row_bytes
 from dalirefurb.kernels.cuda.launcher import compile_for
 from dalirefurb.kernels.cuda.program import CudaProgram
 from dalirefurb.kernels.cuda.source import source, translated
@@ -296,6 +296,25 @@ def test_what_a_recipe_launches_is_counted_without_images() -> None:
     one, many = (launches_of(rand_augment(64), rows) for rows in (2, 300))
     for few, more in zip(one, many, strict=True):
         assert len(few.launches) <= len(more.launches) <= 4
+
+
+@pytest.mark.parametrize("name", ALL_PRESETS)
+def test_memory_to_work_in_is_bounded_beforehand(name: str) -> None:
+    """Four cases of a batch whose images' kernels are drawn: none takes more for an image than is said of the worst."""
+    recipe = ALL_PRESETS[name]
+    if recipe.partner_stage is not None or steps_of(recipe.stages[recipe.encoded :]) is None:
+        pytest.skip(f"{name} has a stage that kernels for a GPU do not do")
+    fits = recipe.refusal(np.array([375]), np.array([500]), max_pixels=None) is None
+    entering = PHOTOGRAPH if fits else (32, 32)
+    stages, rows = recipe.stages[recipe.encoded :], 64
+    most = row_bytes(stages, entering)
+    given: list[int] = []
+    beside = CudaProgram(steps_of(stages) or (), recipe.output)
+    for seed in range(4):
+        pictures = [np.empty((*entering, 3), np.uint8)] * rows
+        launched = beside.launched(beside.work({"sample": pictures, **feeds_of(stages, pictures, seed)}))
+        given.append(launched.memory_bytes // rows)
+    assert max(given) <= most <= max(3 * max(given), 8000)
 
 
 @pytest.mark.parametrize(

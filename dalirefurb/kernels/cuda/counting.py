@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage, draw
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.image_batch import Images, Places
+from dalirefurb.image_batch import Images, Places, rounded
 from dalirefurb.kernels.cuda.program import CudaProgram, Launch
+from dalirefurb.kernels.cuda.source import needs
 from dalirefurb.kernels.lower import steps_of
 
 PHOTOGRAPH = (375, 500)
@@ -55,9 +56,7 @@ def launches_of(
         ConfigurationError: If a part has no kernels for a GPU.
     """
     if recipe.caches_encoded or recipe.partner_stage is not None:
-        reason = (
-            "of several images" if recipe.partner_stage is not None else "behind split 0, which caches encoded ones"
-        )
+        reason = "behind split 0, which caches encoded ones" if recipe.caches_encoded else "of several images"
         raise ConfigurationError(f"launches are of kernels for a GPU, which has none {reason}: pass another recipe")
     between = recipe.partial_size(entering) or entering
     for part, stages, size in (
@@ -79,12 +78,28 @@ def launches_of(
         yield PartLaunches(part, size, program.launched(work).launches)
 
 
+def row_bytes(stages: tuple[Stage, ...], entering: tuple[int, int]) -> int:
+    """Return the bytes of memory that some stages' kernels work in on a GPU, at most, for an image that enters."""
+    heights, widths = before = np.array(entering[:1]), np.array(entering[1:])
+    images = rooms = 0
+    for step in steps_of(stages) or ():
+        after = step.output_sizes(heights, widths)
+        needed = (needs(kernel).room_bytes for kernel in step.kernels if isinstance(kernel, str))
+        rooms = max([rooms, *(int(np.max(room(before, after, step.largest(before).T))) for room in needed)])
+        heights, widths = before = after
+        images = max(images, int(heights[0] * widths[0]) * 3)
+    return 2 * rounded(images) + rounded(rooms)
+
+
 def _somewhere(sizes: NDArray[np.int64]) -> Images:
     return Images.at(Places(np.ones(len(sizes), np.int64), sizes))
 
 
 def _drawn(stages: tuple[Stage, ...], sizes: NDArray[np.int64], seed: int) -> dict[str, Any]:
     """Draw for the first serving of as many samples as there are heights and widths, (n, 2)."""
-    indices = np.arange(len(sizes))
-    drawn, _, _ = draw(stages, seed=seed, indices=indices, numbers=0 * indices, heights=sizes[:, 0], widths=sizes[:, 1])
+    indices, first = np.arange(len(sizes)), np.zeros(len(sizes), np.int64)
+    heights, widths = sizes.T
+    drawn, _, _ = draw(
+        stages, seed=seed, indices=indices, numbers=first, heights=heights, widths=widths, versions=first
+    )
     return {f"{stage}/{name}": values for stage, named in drawn.items() for name, values in named.items()}

@@ -13,11 +13,11 @@ import torch
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device, Stage, leaving
-from dalirefurb.augment.stages.custom import OnCPU
+from dalirefurb.augment.stages.custom import KernelStage, OnCPU
 from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
 from dalirefurb.engine.backends import FinalKernels
 from dalirefurb.engine.cuda_final import CudaFinal
-from dalirefurb.engine.cuda_partial import CudaPartial
+from dalirefurb.engine.cuda_partial import CudaPartial, check_own
 from dalirefurb.engine.cuda_queue import CudaDevice, CudaQueue
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.prefetch import Depths
@@ -130,8 +130,10 @@ def begun_on_gpu(kernels: Kernels, recipe: Recipe, devices: Devices) -> bool:
 
 def _has_cuda(stages: tuple[Stage, ...]) -> bool:
     """Tell whether all of some stages have kernels for a GPU."""
+    from dalirefurb.kernels.cuda.source import name_of
+
     steps = steps_of(stages)
-    return steps is not None and all(isinstance(each, (str, type(None))) for step in steps for each in step.kernels)
+    return steps is not None and all(each is None or name_of(each) for step in steps for each in step.kernels)
 
 
 def _installed(package: str) -> bool:
@@ -147,10 +149,10 @@ def _cuda_refusal(recipe: Recipe, devices: Devices) -> str | None:
         return f"is for a final part on a GPU, got final_device={devices.final!r}"
     if recipe.caches_encoded:
         return "is for decoded partial images, but split 0 caches encoded ones"
-    if not _has_cuda(recipe.final):
-        return "needs stages that have kernels for a GPU, but one of the final part has none"
     if not all(map(_installed, ("cupy", "numba"))):
         return f"needs CuPy and Numba, which are not all installed ({how_to_install('gpu')})"
+    if not _has_cuda(recipe.final):
+        return "needs stages that have kernels for a GPU, but one of the final part has none"
     return None
 
 
@@ -384,6 +386,8 @@ class BackendFactory:
         steps = steps_of(stages)
         assert steps is not None
         assert self._gpu is not None
+        for own in {kernel for step in steps for kernel in step.kernels if isinstance(kernel, KernelStage)}:
+            check_own(own, self._gpu)
         return CudaQueue(CudaProgram(steps, output, split=0 if output else len(steps)), self._gpu)
 
     def build_rest(self) -> PipelineRunner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.stage import Device
+from dalirefurb.augment.stages.custom import KernelStage
 from dalirefurb.dali import Feed, GraphError, PipelineRunner, located
-from dalirefurb.engine.cuda_queue import CudaQueue
+from dalirefurb.engine.cuda_queue import CudaDevice, CudaQueue
+from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Images, Places, decoded_rows, images_at
 
 
@@ -89,3 +92,37 @@ class CudaPartial:
             raise GraphError("the decoded image is of another size than its header says", int(rows[other.argmax()]))
         addresses[rows] = places.addresses
         return decoded
+
+
+_TRIED = (24, 40)
+"""Height and width of the image that a user's kernels are tried on."""
+
+
+def check_own(stage: KernelStage, device: CudaDevice) -> None:
+    """Refuse a stage that makes other levels on a GPU than on the CPU, of an image of noise.
+
+    Raises:
+        ConfigurationError: If it does, or cannot be compiled.
+    """
+    from dalirefurb.kernels.cuda.program import CudaProgram
+    from dalirefurb.kernels.kernel import compile_own
+    from dalirefurb.kernels.lower import steps_of
+
+    steps = steps_of((stage,))
+    assert steps is not None
+    noise = np.random.default_rng(0)
+    image, numbers = noise.integers(0, 256, (*_TRIED, 3), np.uint8), noise.random(stage.uniforms)
+    out = np.zeros((*(stage.fixed_size or _TRIED), 3), np.uint8)
+    places = [array.ctypes.data for array in (image, numbers, out)]
+    call = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 10)(compile_own(stage).address)
+    call(places[0], *_TRIED, *out.shape[:2], places[1], 0, 0, places[2])
+    runner = CudaPartial(CudaQueue(CudaProgram(steps, None, split=len(steps)), device), None, "cpu")
+    runner.submit({"sample": [image], "sizes": np.array([_TRIED]), f"{stage.name}/uniforms": numbers[np.newaxis]})
+    (made,) = runner.collect()
+    if (other := (made != out).any(axis=2)).any():
+        y, x = np.argwhere(other)[0].tolist()
+        raise ConfigurationError(
+            f"stage {stage.name!r}: cuda must make the levels that its function makes, but of an image of "
+            f"{_TRIED[0]} x {_TRIED[1]} with uniforms {numbers.tolist()} the pixel in row {y}, column {x} is "
+            f"{made[y, x].tolist()} in place of {out[y, x].tolist()}: see to both"
+        )

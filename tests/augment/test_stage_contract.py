@@ -215,7 +215,7 @@ APART: list[list[Stage]] = [
         noise=MagnitudeNoise(0.5),
     ),
     varied(Custom(inverted, "invert"), name="negative", revision=2, size=(32, 32)),
-    varied(KernelStage(darkened, "dark", uniforms=1), name="darker", uniforms=2, size=8, revision=2),
+    varied(KernelStage(darkened, "dark", uniforms=1), name="darker", uniforms=2, size=8, revision=2, cuda="return 0;"),
     varied(HostStage(noisy, "noise"), name="more", size=(33, 57), keeps_place=True, revision=2),
 ]
 """Stages of which `kernels.lower` says how far kernels are from DALI's operators, or which have one of both."""

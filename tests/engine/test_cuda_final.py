@@ -32,7 +32,7 @@ from dalirefurb import (
     auto_augment,
     rand_augment,
 )
-from dalirefurb.augment import Custom, GaussianBlur, HorizontalFlip, RandomErasing
+from dalirefurb.augment import Custom, GaussianBlur, HorizontalFlip, KernelStage, RandomErasing
 from dalirefurb.engine import backend_factory, build, configuration, memory
 from dalirefurb.engine.backend_factory import Devices, begun_on_gpu, choose_kernels
 from dalirefurb.engine.cuda_queue import CudaDevice
@@ -43,6 +43,7 @@ from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, Store
 from dalirefurb.store.device.memory import DeviceMemory
 from tests.kernels.cuda_host import COMPILER, compiled, launch_on
+from tests.kernels.test_cuda import DARKENED, darkened
 from tests.pictures import write_folder
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler (g++ or clang++)")
@@ -278,6 +279,25 @@ def test_samples_that_the_gpus_decoder_refuses_are_named_and_replaced(folder: Im
     policy = BadSamplePolicy("replace")
     expected = served(Loader(source, recipe, REFURBISH, MemoryStore(), kernels="numba", bad_samples=policy))
     same(served(loader_of(source, recipe, REFURBISH, MemoryStore(), bad_samples=policy, **BOTH)), expected)
+
+
+def test_a_kernel_of_the_users_for_a_gpu_serves_what_its_function_serves(folder: ImageFolder) -> None:
+    own = KernelStage(darkened, "darkened", uniforms=1, cuda=DARKENED)
+    base = rand_augment(32)
+    for split, devices in ((3, BOTH), (2, {})):
+        recipe = Recipe([*base.stages[:2], own, *base.stages[2:]], base.output, split)
+        expected = served(Loader(folder, recipe, REFURBISH, MemoryStore(), kernels="numba"))
+        same(served(loader_of(folder, recipe, REFURBISH, MemoryStore(), **devices)), expected)
+
+
+def test_a_kernel_of_the_users_that_makes_other_levels_is_refused(folder: ImageFolder) -> None:
+    own = KernelStage(darkened, "darkened", uniforms=1, cuda=DARKENED.replace("0.5f +", "0.4f +"))
+    recipe = Recipe([*rand_augment(32).stages, own], rand_augment(32).output, split=3)
+    with (
+        pytest.raises(ConfigurationError, match=r"'darkened': cuda must make the levels .* row 0, column 0 is \["),
+        loader_of(folder, recipe, REFURBISH, MemoryStore()) as loader,
+    ):
+        next(iter(loader))
 
 
 def test_a_loader_says_who_begins_on_the_gpu(folder: ImageFolder) -> None:

@@ -25,6 +25,7 @@ from dalirefurb.augment import (
     HostStage,
     KernelStage,
     RandAugmentLayer,
+    RandomApply,
     RandomCrop,
     RandomErasing,
     RandomResizedCrop,
@@ -341,6 +342,47 @@ def test_a_stage_with_a_kernel_for_the_cpu_alone_is_named() -> None:
     assert steps is not None
     with pytest.raises(ConfigurationError, match=r"'mine' has one for a CPU alone: let the CPU compute"):
         CudaProgram(steps, Output(24))
+
+
+DARKENED = """
+  float factor = 0.5f + 0.5f * step.number(0);
+  Pixel given = step.at(y, x);
+  return each_channel([&](int channel) { return (u8)(int)(level_of(given, channel) * factor); });"""
+
+
+def darkened(image: Any, uniforms: Any, out: Any) -> None:
+    factor = np.float32(0.5) + np.float32(0.5) * np.float32(uniforms[0])
+    for y in range(image.shape[0]):
+        for x in range(image.shape[1]):
+            for channel in range(3):
+                out[y, x, channel] = int(np.float32(image[y, x, channel]) * factor)
+
+
+@needs_compiler
+def test_a_kernel_of_the_users_is_made_alike_among_others() -> None:
+    own = KernelStage(darkened, "darkened", uniforms=1, cuda=DARKENED)
+    turned = KernelStage(halved, "halved", size=12, cuda="return step.at(2 * y, 2 * x);")
+    stages = [CenterCrop(24), RandomApply(own, 0.5), RandAugmentLayer("one"), turned, HorizontalFlip()]
+    pictures = [picture for sides in ((64, 50), (33, 90)) for picture in pictures_of(sides)]
+    beside = Beside(stages, Output(12), of_all_kernels=False)
+    for seed in SEEDS:
+        given = {"pictures": pictures, "feeds": feeds_of(stages, pictures, seed)}
+        assert differing(beside.by_kernels(**given), beside.by_cuda(**given)) == []
+
+
+def halved(image: Any, uniforms: Any, out: Any) -> None:
+    for y in range(out.shape[0]):
+        for x in range(out.shape[1]):
+            for channel in range(3):
+                out[y, x, channel] = image[2 * y, 2 * x, channel]
+
+
+def test_a_kernel_for_a_gpu_is_in_the_fingerprint_if_there_is_one() -> None:
+    alone = KernelStage(darkened, "darkened", uniforms=1).fingerprint()
+    assert "cuda" not in alone
+    assert KernelStage(darkened, "darkened", uniforms=1, cuda=DARKENED).fingerprint() == alone | {"cuda": DARKENED}
+    with pytest.raises(ConfigurationError, match="cuda must be the body of a function of CUDA C"):
+        KernelStage(darkened, "darkened", cuda=None)  # type: ignore[arg-type]
 
 
 def test_a_window_outside_its_image_is_refused() -> None:

@@ -115,7 +115,7 @@ class OnCPU(_OfFunction):
         raise ConfigurationError(
             f"stage {self.name!r} is run by kernels on the CPU, but this recipe is run by DALI's operators: leave "
             f"kernels and devices out, install numba, and use no stage without a kernel, such as Custom; or make it of "
-            f"DALI's operators by Custom"
+            f"DALI's operators by Custom; a KernelStage may be for a GPU by cuda=, too"
         )
 
 
@@ -139,6 +139,9 @@ class KernelStage(OnCPU):
         uniforms: Number of random numbers for each image, 0 .. 16.
         size: Side of the results in pixels, or their height and width; None: each is as large as its image.
         revision: Revision of the function.
+        cuda: The same for a GPU: the body of a function of CUDA C++ that returns the pixel of row `y` and column `x` of
+            a result, see docs/how-to/own-stage.md; empty: there is none. Both must make the same levels, which `Loader`
+            tries on a small image.
     """
 
     function: Callable[..., None]
@@ -146,8 +149,11 @@ class KernelStage(OnCPU):
     uniforms: int = 0
     size: Size | None = None
     revision: int = 1
+    cuda: str = ""
 
     def __post_init__(self) -> None:
+        taken_as = "the body of a function of CUDA C++ that returns a pixel"
+        require(isinstance(self.cuda, str), f"stage {self.name!r}: cuda", taken_as, self.cuda, "or leave it out")
         remedy = "pass a function (image, uniforms, out) that writes the levels of out"
         function = getattr(self.function, "py_func", self.function)
         require(inspect.isfunction(function), f"stage {self.name!r}: function", "a function", self.function, remedy)
@@ -164,6 +170,13 @@ class KernelStage(OnCPU):
     def num_uniforms(self) -> int:  # type: ignore[override]
         """The number of `uniforms`."""
         return self.uniforms
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return all but the function, and what is for a GPU if there is any."""
+        values = super().fingerprint()
+        if not self.cuda:
+            del values["cuda"]
+        return values
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.output import Output
+from dalirefurb.augment.stages.custom import KernelStage
 from dalirefurb.dali import GraphError
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import rounded
 from dalirefurb.kernels.buffers import Levels
-from dalirefurb.kernels.cuda.source import THREADS, needs, source
+from dalirefurb.kernels.cuda.source import THREADS, name_of, needs, own_text, source, translated
 from dalirefurb.kernels.kernel import kernel_named
 from dalirefurb.kernels.lower import KernelOp
 from dalirefurb.kernels.program import KernelProgram, Work
@@ -90,20 +91,25 @@ class CudaProgram(KernelProgram):
         kernels: Sequence[str] | None = None,
         **settings: Any,
     ) -> None:
+        taken = dict[str, Any]()
         for step in steps:
-            if not all(kernel is None or isinstance(kernel, str) for kernel in step.kernels):
-                raise ConfigurationError(
-                    f"stages must have kernels for a GPU, but {step.stage.name!r} has one for a CPU alone: let the CPU "
-                    f"compute the part that it is in"
-                )
-        taken = {str(kernel) for step in steps for kernel in step.kernels if kernel is not None}
-        self.kernels = tuple(sorted(taken) if kernels is None else kernels)
+            for kernel in step.kernels:
+                if kernel is not None and (name := name_of(kernel)) is None:
+                    raise ConfigurationError(
+                        f"stages must have kernels for a GPU, but {step.stage.name!r} has one for a CPU alone: let the "
+                        f"CPU compute the part that it is in, or pass KernelStage(..., cuda=)"
+                    )
+                if kernel is not None:
+                    taken[str(name)] = kernel
+        own = {name: own_text(kernel) for name, kernel in taken.items() if isinstance(kernel, KernelStage)}
+        self.kernels = tuple(sorted(taken) if kernels is None else (*kernels, *own))
+        self._own = tuple(own.values())
         super().__init__(steps, output, **settings)
 
     @property
     def text(self) -> str:
         """What is to be compiled."""
-        return source(self.kernels)
+        return source(self.kernels, self._own)
 
     def launched(self, work: Work) -> Launched:
         """Return what there is to launch for a batch's work.
@@ -115,7 +121,7 @@ class CudaProgram(KernelProgram):
 
     def moves(self, step: int) -> bool:
         """Tell whether all kernels of a step but move pixels."""
-        return all(needs(str(kernel)).moves for kernel in self._steps[step].kernels if kernel is not None)
+        return all(needs(str(name_of(kernel))).moves for kernel in self._steps[step].kernels if kernel is not None)
 
     @property
     def split(self) -> int | None:
@@ -133,7 +139,7 @@ class CudaProgram(KernelProgram):
         return self._constants
 
     def _table(self) -> NDArray[np.int64]:
-        return self._tabled(lambda kernel: self.kernels.index(kernel) + 1)
+        return self._tabled(lambda kernel: self.kernels.index(str(name_of(kernel))) + 1)
 
     def _output_function(self) -> int:
         """Return which kind of `_OUTPUTS` it is, since there are no addresses."""
@@ -276,7 +282,8 @@ class Launched:
             for kernel, rows in self._chosen(program.kernels, step):
                 before, after = self._sizes[step, rows].T, self._sizes[step + 1, rows].T
                 numbers, needed = self._numbers[step, rows].T, needs(kernel)
-                if np.any(kernel_named(kernel).room_bytes(*before, *after, numbers) < 0):
+                refuses = translated(kernel) and kernel_named(kernel).room_bytes(*before, *after, numbers) < 0
+                if np.any(refuses):
                     raise GraphError(f"{kernel} must be given images that it is for: {PROBLEMS[UNFIT]}")
                 rooms = np.broadcast_to(needed.room_bytes(tuple(before), tuple(after), numbers), len(rows))
                 room_bytes = max(room_bytes, int(rooms.max()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.policies.operations import TRUNCATE
 from dalirefurb.augment.stage import Sizes
+from dalirefurb.augment.stages.custom import KernelStage
 from dalirefurb.augment.stages.frame import FRAME_FILL, FRAME_START
 from dalirefurb.augment.stages.noise import FIRST, ROW, SECOND, THIRD
 from dalirefurb.augment.stages.resize import WHOLE_PIXELS
@@ -22,6 +24,9 @@ THREADS = 256
 """Those of a block."""
 
 _FAMILIES = ("levels", "color", "crop_flip", "warp", "blur", "erasing", "mixing", "resize", "resample", "frame")
+
+_OWN = "own"
+"""Of kernels that are the user's."""
 
 _BLUR_TABLE = 192
 """Numbers of 32 bits before the sums of `blur.gaussian`: the reach, and weights up to the largest radius."""
@@ -80,17 +85,32 @@ def translated(kernel: str) -> bool:
     return kernel.partition(".")[0] in _FAMILIES
 
 
+def name_of(kernel: Any) -> str | None:
+    """Return the name that a kernel, or a stage of the user's, has on a GPU; None: there is none for a GPU."""
+    if isinstance(kernel, KernelStage) and kernel.cuda:
+        return f"{_OWN}.of_{sha256(kernel.cuda.encode()).hexdigest()}"
+    return kernel if isinstance(kernel, str) and translated(kernel) else None
+
+
+def own_text(stage: KernelStage) -> str:
+    """Return the text of a user's kernel."""
+    own = str(name_of(stage)).partition(".")[2]
+    pixel = f"DEVICE Pixel pixel(const Step& step, int y, int x) {{\n{stage.cuda}\n}}"
+    return f"namespace {_OWN} {{\nstruct {own} : Kernel {{\n{pixel}\n}};\n}}"
+
+
 def needs(kernel: str) -> Needs:
     """Return what a kernel needs, given its name, such as "warp.nearest"."""
     return _NEEDS.get(kernel, _NOTHING)
 
 
-def source(kernels: Sequence[str]) -> str:
-    """Return the text of some kernels, given their names; they are numbered in this order, from 1 on."""
+def source(kernels: Sequence[str], own: Sequence[str] = ()) -> str:
+    """Return the text of some kernels, given their names, and texts of the user's; they are numbered from 1 on."""
     texts = {path.name: path.read_text() for path in files(__package__).iterdir() if path.name.endswith(".cuh")}
     constants = [f"#define {name} {value}" for name, value in _CONSTANTS.items()]
     cases = " ".join(f"DO({number}, {name.replace('.', '::')})" for number, name in enumerate(kernels, 1))
-    parts = [texts["step.cuh"], *(texts[f"{family}.cuh"] for family in _FAMILIES), f"#define KERNELS(DO) {cases}"]
+    families = (texts[f"{family}.cuh"] for family in _FAMILIES)
+    parts = [texts["step.cuh"], *families, *own, f"#define KERNELS(DO) {cases}"]
     return "\n".join([*constants, *parts, texts["launches.cuh"]])
 
 

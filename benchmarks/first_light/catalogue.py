@@ -67,6 +67,13 @@ PROBES = (
     Probe("served cpu/cpu", "serving:cpu_cpu", _SERVED, limit_s=150),
     Probe("served cpu/gpu", "serving:cpu_gpu", _SERVED, "no", 150),
     Probe("served gpu/gpu", "serving:gpu_gpu", _SERVED, "no", 150),
+    Probe("hits in place", "serving:hits", "see CudaFinal in dalirefurb/engine/cuda_final.py: what waits", "code", 150),
+    Probe(
+        "capture while iterating",
+        "serving:capture",
+        "capture graphs before a loader is made, or with capture_error_mode='thread_local'",
+        "code",
+    ),
     Probe("hand-over waits", "handing_over:waits", "take batches by __dlpack__(stream=-1) after share_outputs", "code"),
     Probe("a probe that dies", "faults:die", "", limit_s=20, ends="died by SIGSEGV", dry_only=True),
     Probe("a probe that fails", "faults:fail", "", limit_s=20, ends="failed: exit status 1", dry_only=True),

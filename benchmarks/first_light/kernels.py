@@ -50,7 +50,8 @@ def bits(device: str) -> Iterator[Finding]:
     packed = pack(small=device == "cpu")
     for name, case in packed.items():
         machine = CuPyMachine(case["text"]) if device == "gpu" else _host(case["text"])
-        made, milliseconds = run_case(case, machine, repeated=_REPEATED if device == "gpu" else 0)
+        timed = device == "gpu" and len(case["checksums"]) == _TIMED
+        made, milliseconds = run_case(case, machine, repeated=_REPEATED if timed else 0)
         wrong, rows = int((made != case["checksums"]).sum()), len(made)
         yield Finding(f"{name}, rows that differ", "0", f"{wrong} of {rows}", wrong == 0)
         if milliseconds is not None:
@@ -103,40 +104,63 @@ def cases() -> dict[str, Any]:
     }
 
 
+def stage_cases() -> dict[str, Any]:
+    """Return every stage that keeps an image's size, at sizes of which one is no more than a few pixels."""
+    from dalirefurb.kernels.buffers import Levels
+    from tests.engine.test_any_recipe import KEEP_SIZE
+
+    return {
+        f"{name}, {sides[0]} x {sides[1]}": (made if isinstance(made, list) else [made], Levels(sides))
+        for name, make in KEEP_SIZE.items()
+        for made in (make("stage"),)
+        for sides in ((3, 5), (32, 32), (224, 230))
+    }
+
+
 def pack(*, small: bool = False) -> dict[str, Packed]:
-    """Lay the batches of `cases` out, and have the CPU's kernels make them."""
-    from tests.kernels.cuda_host import Beside, feeds_of
+    """Lay the batches of `cases` out, and those of `stage_cases`, and have the CPU's kernels make them."""
+    count, given = (4, 4) if small else (_TIMED, 24)
+    block = _pictures((230, 230), given)
+    packed = {name: _packed(stages, output, block, count) for name, (stages, output) in cases().items()}
+    for name, (stages, output) in stage_cases().items():
+        if not small or output.sides != (224, 230):
+            packed[name] = _packed(stages, output, _pictures(output.sides, 4), 4, timed=False)
+    return packed
+
+
+def _pictures(sides: tuple[int, int], count: int) -> NDArray[np.uint8]:
+    """Make images of one size: pictures, noise, and a single level."""
     from tests.pictures import picture
 
-    count, given = (4, 4) if small else (_TIMED, 24)
-    sides = (230, 230)
-    few = [np.asarray(picture(seed, height=sides[0], width=sides[1])).copy() for seed in range(given - 2)]
+    few = [np.asarray(picture(seed, height=sides[0], width=sides[1])).copy() for seed in range(count - 2)]
     rng = np.random.default_rng(0)
-    few += [rng.integers(0, 256, (*sides, 3), np.uint8), np.full((*sides, 3), 77, np.uint8)]
-    block = np.stack(few)
-    packed = {}
-    for name, (stages, output) in cases().items():
-        rows = np.arange(count) % len(few)
-        pictures = [block[row] for row in rows.tolist()]
-        feeds = feeds_of(stages, pictures)
-        beside = Beside(stages, output, of_all_kernels=False)
-        expected = beside.by_kernels(pictures=pictures, feeds=feeds).results
-        work, results, _ = beside.work(beside.cuda, pictures=pictures, feeds=feeds)
-        work.arrays["targets"][:] = BASES["targets"] + results[:1].nbytes * np.arange(count)
-        launched = beside.cuda.launched(work)
-        page = np.zeros(launched.page_bytes, np.uint8)
-        launched.write(page, BASES["page"], BASES["memory"], BASES["images"] + block[:1].nbytes * rows)
-        packed[name] = {
-            "text": beside.cuda.text,
-            "page": page,
-            "launches": np.array([(FUNCTIONS.index(each.function), *each[1:3]) for each in launched.launches]),
-            "nbytes": launched.nbytes,
-            "memory_bytes": launched.memory_bytes,
-            "images": block,
-            "row_bytes": results[:1].nbytes,
-            "checksums": checksums(expected.reshape(count, -1).view(np.uint8)),
-        }
-    return packed
+    return np.stack([*few, rng.integers(0, 256, (*sides, 3), np.uint8), np.full((*sides, 3), 77, np.uint8)])
+
+
+def _packed(stages: Any, output: Any, block: NDArray[np.uint8], count: int, *, timed: bool = True) -> Packed:
+    """Lay a batch out; one that is not timed shares its source with others."""
+    from tests.kernels.cuda_host import Beside, feeds_of
+
+    rows = np.arange(count) % len(block)
+    pictures = [block[row] for row in rows.tolist()]
+    feeds = feeds_of(stages, pictures)
+    beside = Beside(stages, output, of_all_kernels=not timed)
+    expected = beside.by_kernels(pictures=pictures, feeds=feeds).results
+    work, results, _ = beside.work(beside.cuda, pictures=pictures, feeds=feeds)
+    work.arrays["targets"][:] = BASES["targets"] + results[:1].nbytes * np.arange(count)
+    launched = beside.cuda.launched(work)
+    page = np.zeros(launched.page_bytes, np.uint8)
+    launched.write(page, BASES["page"], BASES["memory"], BASES["images"] + block[:1].nbytes * rows)
+    return {
+        "text": beside.cuda.text,
+        "page": page,
+        "launches": np.array([(FUNCTIONS.index(each.function), *each[1:3]) for each in launched.launches]),
+        "nbytes": launched.nbytes,
+        "memory_bytes": launched.memory_bytes,
+        "images": block,
+        "row_bytes": results[:1].nbytes,
+        "checksums": checksums(expected.reshape(count, -1).view(np.uint8)),
+    }
 
 
 def checksums(images: NDArray[np.uint8]) -> NDArray[np.int64]:

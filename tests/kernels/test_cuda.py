@@ -396,7 +396,7 @@ def test_a_window_outside_its_image_is_refused() -> None:
 
 # Compilation
 
-ARCHITECTURES = ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
+ARCHITECTURES = ["sm_70", "sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

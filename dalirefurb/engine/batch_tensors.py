@@ -142,7 +142,8 @@ class BatchTensors:
         device = views[0].device
 
         def put(tensor: torch.Tensor) -> torch.Tensor:
-            tensor = tensor.pin_memory() if self.pin_memory else tensor
+            # A copy that the host need not wait for is one of pinned memory.
+            tensor = tensor.pin_memory() if self.pin_memory or device.type == "cuda" else tensor
             return tensor.to(device, non_blocking=True) if device.type == "cuda" else tensor
 
         if self.targets is None:

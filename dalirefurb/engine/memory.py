@@ -240,6 +240,10 @@ class Account:
             in_code += "Prefetch(num_threads=1)"
             in_code += f"; and smaller numbers, or none, in place of Prefetch({kept})" if kept else ""
             remedy = "use smaller batches, smaller images, a smaller reuse factor"
+            if lack.startswith(DEVICE) and (unused := unused_bytes()):
+                remedy = (
+                    f"call torch.cuda.empty_cache(), since torch holds {amount(unused)} that it does not use; {remedy}"
+                )
             raise OutOfMemoryError(lack, remedy=remedy, in_code=in_code)
         if first and prefetch.memory is None:
             after = vars(fitting)
@@ -255,6 +259,11 @@ def _lack(needs: Needs, free: dict[str, int | None]) -> str:
             parts = ", ".join(f"{part} {amount(nbytes)}" for part, nbytes in needs[name].items() if nbytes)
             return f"{name} must hold what the loader takes, {amount(total)} ({parts}), but {amount(there)} are free"
     return ""
+
+
+def unused_bytes() -> int:
+    """Return the bytes of the current CUDA device's memory that torch holds, and has no tensor in."""
+    return int(torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
 
 
 def free_bytes() -> int:

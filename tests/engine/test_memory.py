@@ -290,6 +290,20 @@ def test_a_loader_that_does_not_fit_is_refused_before_it_takes_anything(
     assert made.count("a buffer") == (kind == "device")
 
 
+def test_memory_of_the_gpu_that_torch_holds_and_does_not_use_is_named(
+    device: OrderedDevice, made: list[str], arrays: Arrays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1000)
+    monkeypatch.setattr(memory, "unused_bytes", lambda: 3_000_000)
+    with pytest.raises(
+        OutOfMemoryError, match=r"call torch\.cuda\.empty_cache\(\), since torch holds 3\.00 MB that it"
+    ):
+        load(arrays, DeviceStore())
+    monkeypatch.setattr(memory, "unused_bytes", lambda: 0)
+    with pytest.raises(OutOfMemoryError, match=r"but 1\.00 KB are free: use smaller batches"):
+        load(arrays, DeviceStore())
+
+
 def test_a_loader_that_pins_more_than_there_is_is_refused(
     device: OrderedDevice, made: list[str], arrays: Arrays, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,15 @@ def test_pixels_stay_close_to_those_of_the_cpu(folder: ImageFolder, placement: P
     assert (differences <= 2).float().mean() > 0.9
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_final_part_by_kernels_makes_the_bits_of_the_cpu(folder: ImageFolder, name: str) -> None:
+    pytest.importorskip("cupy")
+    expected, _ = serve(folder, RECIPES[name], MemoryStore(), ("cpu", "cpu"))
+    served, _ = serve(folder, RECIPES[name], MemoryStore(), ("cpu", "gpu"))
+    for number, (one, other) in enumerate(zip(expected, served, strict=True)):
+        assert torch.equal(one, other.cpu()), f"batch {number}"
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_what_another_thread_builds_is_on_the_device_that_was_current_where_the_runners_were_made() -> None:
     with torch.cuda.device(1):

@@ -436,6 +436,13 @@ def sanitized() -> int:
             pictures = pictures_of(sides)[:3]
             Beside(stages, Levels(sides), flags=flags).by_cuda(pictures=pictures, feeds=feeds_of(stages, pictures))
             done += 1
+    for split in range(len(RECIPE) + 1):
+        partial, final = RECIPE[:split], RECIPE[split:]
+        pictures = pictures_of((90, 30) if split else (40, 44))[:3]
+        shown = [*Beside(partial, None, ()).by_kernels(pictures=pictures, feeds=feeds_of(partial, pictures)).partials]
+        given = {"pictures": pictures, "feeds": feeds_of(partial, pictures), "final": feeds_of(final, shown)}
+        Beside(partial, Output(24), final, flags=flags).by_cuda(**given)
+        done += 1
     return done
 
 

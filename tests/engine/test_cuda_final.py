@@ -17,6 +17,7 @@ from PIL import Image
 
 from dalirefurb import (
     Arrays,
+    AutoAssist,
     BadSamplePolicy,
     DiskStore,
     Echo,
@@ -49,6 +50,7 @@ from tests.pictures import write_folder
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler (g++ or clang++)")
 
 COUNT, BATCH = 22, 6
+BOTH: dict[str, Any] = {"partial_device": "gpu", "kernels": "cuda"}
 REFURBISH = Refurbish(COUNT, batch_size=BATCH, reuse_factor=3, seed=4)
 
 
@@ -176,7 +178,8 @@ def test_a_final_part_on_the_gpu_serves_what_the_cpu_serves(
 def test_every_planner_is_served_alike(folder: ImageFolder, planner: Planner) -> None:
     recipe = rand_augment(32)
     expected = served(Loader(folder, recipe, planner, MemoryStore(), kernels="numba"))
-    same(served(loader_of(folder, recipe, planner, on_gpu(DeviceStore(device="cpu")))), expected)
+    for devices in ({}, BOTH):
+        same(served(loader_of(folder, recipe, planner, on_gpu(DeviceStore(device="cpu")), **devices)), expected)
 
 
 def test_groups_of_many_batches_and_of_few_share_memory_in_turn(folder: ImageFolder) -> None:
@@ -228,8 +231,6 @@ def test_partial_images_by_dali_are_finished_alike(folder: ImageFolder, monkeypa
 
 # Both parts
 
-BOTH: dict[str, Any] = {"partial_device": "gpu", "kernels": "cuda"}
-
 
 @pytest.mark.parametrize(("recipe", "store"), PAIRS)
 @pytest.mark.filterwarnings("ignore:Refurbish reuses partial images, but there is no store")
@@ -255,6 +256,36 @@ def test_a_gpu_begins_with_images_that_are_decoded(folder: ImageFolder) -> None:
     source, recipe = Arrays(images, np.arange(COUNT)), rand_augment(32, raw=True)
     expected = served(Loader(source, recipe, REFURBISH, MemoryStore(), kernels="numba"))
     same(served(loader_of(source, recipe, REFURBISH, on_gpu(DeviceStore(device="cpu")), **BOTH)), expected)
+
+
+def test_views_are_finished_of_what_a_gpu_began(folder: ImageFolder) -> None:
+    recipe = rand_augment(32).at(1)
+    given: dict[str, Any] = {"views": [recipe.view(2)]}
+
+    def images(loader: Loader) -> list[torch.Tensor]:
+        with loader:
+            return [torch.stack(views) for _ in range(3) for views, _ in loader]
+
+    expected = images(Loader(folder, recipe, REFURBISH, MemoryStore(), kernels="numba", **given))
+    made = images(loader_of(folder, recipe, REFURBISH, MemoryStore(), **given, **BOTH))
+    assert all(torch.equal(*pair) for pair in zip(made, expected, strict=True))
+
+
+def test_losses_change_the_plan_of_a_gpu_as_that_of_a_cpu(folder: ImageFolder) -> None:
+    """An Assistant looks at partial images on the host."""
+    recipe = rand_augment(32)
+    streams = []
+    for devices in ({"kernels": "numba"}, {"final_device": "gpu", **BOTH}):
+        planner = AutoAssist(Standard(COUNT, batch_size=BATCH, seed=1), lag=8)
+        near = Prefetch(look_ahead=1, batches_per_group=1)
+        with Loader(folder, recipe, planner, prefetch=near, **devices) as loader:
+            streams.append([])
+            for _ in range(5):
+                for images, labels in loader:
+                    streams[-1].append(images.clone())
+                    loader.observe(labels.double())
+    assert len(streams[0]) > 6
+    assert all(torch.equal(*pair) for pair in zip(*streams, strict=True))
 
 
 def test_a_gpu_is_given_decoded_images_among_encoded_ones(folder: ImageFolder, tmp_path: Any) -> None:

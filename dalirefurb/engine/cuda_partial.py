@@ -56,8 +56,8 @@ class CudaPartial:
             nonlocal made, starts, shapes
             shapes = np.insert(after, 2, 3, axis=1)
             ends = np.cumsum(shapes.prod(axis=1))
-            whole = (len(after), *shapes[0].tolist()) if self._leaving == "gpu" else (int(ends[-1]),)
-            starts, made = np.r_[0, ends[:-1]], memory.xp.empty(whole, np.uint8)
+            alike = (len(after), *shapes[0].tolist()) if (after == after[0]).all() else (int(ends[-1]),)
+            starts, made = np.r_[0, ends[:-1]], memory.xp.empty(alike, np.uint8)
             return Images.at(Places(memory.address(made) + starts, after))
 
         try:
@@ -69,7 +69,8 @@ class CudaPartial:
             memory.synchronize()  # What was decoded goes now, but it may be read still.
             raise
         del decoded  # DALI may write there again.
-        return Images(made) if self._leaving == "gpu" else images_at(memory.to_host(made), starts, shapes)
+        left = made if self._leaving == "gpu" else memory.to_host(made)
+        return Images(left) if left.ndim == 4 else images_at(left, starts, shapes)
 
     def restart(self) -> None:
         """Forget all batches in flight."""

@@ -23,11 +23,11 @@ from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.in_flight import known
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import LoaderError
-from dalirefurb.image_batch import Images, row_addresses
+from dalirefurb.image_batch import Images, Rows, row_addresses
 from dalirefurb.kernels.buffers import OutputBuffers
 from dalirefurb.reading.reader import Samples
-from dalirefurb.store.device.batch_buffer import BatchBuffer
-from dalirefurb.store.device.store import DeviceLease
+from dalirefurb.store.device.memory import scatter, within
+from dalirefurb.store.device.store import DeviceLease, DeviceStore
 
 if TYPE_CHECKING:
     from dalirefurb.kernels.program import KernelProgram, Work
@@ -177,14 +177,14 @@ class FinalGraph:
     Attributes:
         input_builder: Builder of the graph's inputs.
         runner: Runner of the graph.
-        buffer: Buffer where groups are laid out for the graph, if the store's samples are to stay on their device;
-            otherwise None.
+        store: Store on whose device groups are laid out for the graph, if its samples are to stay there; else None.
         goes_on: Whether a group that was submitted goes on by itself, so that others can be begun meanwhile.
     """
 
     input_builder: InputBuilder
     runner: PipelineRunner
-    buffer: BatchBuffer | None
+    store: DeviceStore | None
+    _read: deque[list[Rows]] = field(default_factory=deque, init=False)
 
     goes_on: ClassVar[bool] = True
 
@@ -200,19 +200,19 @@ class FinalGraph:
             self.runner.submit(feeds)
             return
         plan, shown = cache_plan.plan, cache_plan.shown
-        if self.buffer is None:
+        if self.store is None:
             self.runner.submit(self.input_builder.final(plan, cache_plan.partial_images(), shown))
             return
-        assert cache_plan.pinned is not None
-        rows, lease = cache_plan.pinned
-        assert isinstance(lease, DeviceLease)
+        others = cache_plan.unpinned_images()
+        self._read.append(others)
         try:
-            with self.buffer.on_stream():
-                images = self.buffer.fill(len(plan.indices), lease, rows, cache_plan.unpinned_images())
+            with self.store.memory.on_stream():
+                images = _laid_out(self.store, cache_plan, others)
+                # It is copied on that stream, so that its memory may be that of the next group.
                 self.runner.submit(self.input_builder.final(plan, images, shown))
         except BaseException:
             # Nobody collects this group, but it may be read and written still.
-            self.buffer.forget()
+            self._forget()
             raise
 
     def collect(self) -> Any:
@@ -221,13 +221,37 @@ class FinalGraph:
         Raises:
             GraphError: If the graph failed; that group is lost.
         """
-        return self.runner.collect()
+        images = self.runner.collect()
+        if self._read:
+            self._read.popleft()
+        return images
 
     def restart(self) -> None:
         """Forget all groups in flight."""
         self.runner.restart()
-        if self.buffer is not None:
-            self.buffer.forget()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let go of what groups are made of that nobody will collect, once it is not read any more."""
+        if self.store is not None:
+            self.store.memory.synchronize()
+            self._read.clear()
+
+
+def _laid_out(store: DeviceStore, cache_plan: CachePlan, others: Sequence[Rows]) -> Any:
+    """Lay a group out, (B, H, W, C) uint8, on the store's stream; what others have on the device is read later."""
+    assert cache_plan.pinned is not None
+    leased, lease = cache_plan.pinned
+    assert isinstance(lease, DeviceLease)
+    xp = store.memory.xp
+    out = xp.empty((len(cache_plan.plan.indices), *store.slot_shape), np.uint8)
+    # First what leaves all other rows undefined.
+    lease.gather(out, leased)
+    for rows, images in others:
+        whole = within(xp, images)
+        array, places = ([*images], np.arange(len(rows))) if whole is None else whole
+        scatter(xp, out, rows.tolist(), array, places.tolist())
+    return out
 
 
 @dataclass(eq=False)

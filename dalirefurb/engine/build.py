@@ -58,7 +58,6 @@ from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source.contract import without_targets
 from dalirefurb.store import DeviceStore, Store, StoreSpec
 from dalirefurb.store.base import Taken
-from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.memory import device_images, device_memory
 from dalirefurb.system.sharing import shared_by
 
@@ -286,10 +285,7 @@ def assemble(
     def finishing(view: Recipe, builder: InputBuilder) -> FinalGraph | CudaFinal:
         if cuda is not None:
             return factory.build_cuda(view, builder)
-        buffer: BatchBuffer | None = None
-        if device_store is not None:
-            buffer = BatchBuffer(device_store, max_rows=max_rows, max_groups=depths.look_ahead)
-        return FinalGraph(builder, factory.build_final(view), buffer)
+        return FinalGraph(builder, factory.build_final(view), device_store)
 
     backend: ComputeBackend
     final_graph: Finishing | None = None

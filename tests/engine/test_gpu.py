@@ -38,15 +38,16 @@ from dalirefurb.augment.policies.operations import (
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.dali import Graph
 from dalirefurb.engine.backend_factory import BackendFactory, Devices
+from dalirefurb.engine.backends import _laid_out
 from dalirefurb.engine.inputs import InputBuilder
-from dalirefurb.image_batch import Images
+from dalirefurb.image_batch import Images, Rows
 from dalirefurb.store import Store, StoreSpec
-from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.store import DeviceStore
 from tests.occupied import Spin
 from tests.one_batch import operate, operation_pipeline
 from tests.pictures import picture, write_folder
 from tests.placements import NEEDS_GPU, ON_GPU, Placement
+from tests.store.device_scenes import planned
 
 pytestmark = NEEDS_GPU
 
@@ -366,10 +367,10 @@ def test_tensors_are_the_same_with_and_without_a_device_store(
     assert all(torch.equal(one, other) for one, other in zip(expected, served, strict=True))
 
 
-def test_a_final_graph_makes_the_same_of_a_buffer_on_the_gpu_and_of_images_from_the_host(
+def test_a_final_graph_makes_the_same_of_what_is_laid_out_on_the_gpu_and_of_images_from_the_host(
     cupy: Any, busy: Callable[[], None]
 ) -> None:
-    """The buffer is written late, and again at once: the graph must wait for it, and must have read it by then."""
+    """It is written late, and again at once: the graph must wait for it, and must have read it by then."""
     recipe = rand_augment(SIZE, raw=True, order="crop_last")
     plan = next(iter(Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=3, seed=7).epoch(0)))
     images = [np.asarray(picture(row, height=SIZE, width=SIZE)) for row in range(6)]
@@ -378,7 +379,6 @@ def test_a_final_graph_makes_the_same_of_a_buffer_on_the_gpu_and_of_images_from_
     with DeviceStore() as store:
         store.open(StoreSpec((SIZE, SIZE, 3), 6, {}))
         store.put(plan.indices[:4], plan.version[:4], images[:4])
-        buffer = BatchBuffer(store, max_rows=6, max_groups=1)
         for entering in ("cpu", "gpu"):
             graph = Graph(recipe, "final", "cpu", "gpu", entering)
             pipeline = Pipeline.deserialize(
@@ -390,9 +390,10 @@ def test_a_final_graph_makes_the_same_of_a_buffer_on_the_gpu_and_of_images_from_
             )
             made[entering] = []
             for _ in range(3):
-                with buffer.on_stream(), store.get(plan.indices[:4], plan.version[:4]) as lease:
+                with store.memory.on_stream(), store.get(plan.indices[:4], plan.version[:4]) as lease:
                     busy()
-                    batch = buffer.fill(6, lease, np.arange(4), [(np.array([4, 5]), Images(images[4:]))])
+                    group = planned(np.arange(4), lease, count=6)
+                    batch = _laid_out(store, group, [Rows(np.array([4, 5]), Images(images[4:]))])
                     for name, feed in feeds.items():
                         partial = name == "partial"
                         fed = batch if partial and entering == "gpu" else feed

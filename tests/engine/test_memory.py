@@ -16,21 +16,21 @@ import torch
 
 from dalirefurb import Arrays, Loader, MemoryStore, Prefetch, Recipe, Refurbish, TieredStore, rand_augment
 from dalirefurb.augment import Custom
-from dalirefurb.engine import backend_factory, build, memory
+from dalirefurb.engine import backend_factory, memory
 from dalirefurb.engine.backend_factory import Devices
+from dalirefurb.engine.backends import _laid_out
 from dalirefurb.engine.memory import BESIDE_STORE, DEVICE, HOST, STORE, Account, Needs
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError
-from dalirefurb.image_batch import Images
+from dalirefurb.image_batch import Images, Rows
 from dalirefurb.kernels.cuda.counting import row_bytes
 from dalirefurb.planning import Frozen
 from dalirefurb.store import DeviceStore, Store, StoreSpec, available
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device import memory as device_memory
-from dalirefurb.store.device.batch_buffer import BatchBuffer
-from dalirefurb.store.device.store import DeviceLease
 from dalirefurb.store.memory_budget import budget_bytes
 from dalirefurb.targets import InstanceMasks
 from tests.ordered_device import OrderedDevice
+from tests.store.device_scenes import planned
 
 SIZE = 32
 NUM_SAMPLES = 64
@@ -185,24 +185,21 @@ def test_images_in_pinned_memory_are_counted_beside_those_they_are_copied_from()
 
 
 @pytest.mark.parametrize("pinned_host", [False, True])
-def test_what_a_device_store_and_its_buffer_allocate_is_counted(device: OrderedDevice, pinned_host: bool) -> None:
+def test_what_a_device_store_and_a_group_laid_out_take_is_counted(device: OrderedDevice, pinned_host: bool) -> None:
     with DeviceStore(pinned_host=pinned_host) as store:
         needs = counted(STAYING, store=store)
         where, other = (HOST, DEVICE) if pinned_host else (DEVICE, HOST)
         assert needs[other][STORE] == 0
         store.open(SPEC)
         assert device.nbytes("pinned" if pinned_host else "device") == needs[where][STORE]
-        before = device.nbytes("device")
-        buffer = BatchBuffer(store, max_rows=ROWS, max_groups=5)
-        laid_out = device.nbytes("device") - before
         images = list(np.zeros((ROWS, SIZE, SIZE, 3), np.uint8))
         for first in (0, ROWS):
             keys = np.arange(first, first + ROWS)
             store.put(keys, keys, images)
-            with store.get(keys[:8], keys[:8]) as lease, buffer.on_stream():
-                assert isinstance(lease, DeviceLease)
-                buffer.fill(ROWS, lease, np.arange(8), [(np.arange(8, ROWS), Images(images[8:]))])
-        taken = laid_out + device.nbytes("temporary")
+            others = [Rows(np.arange(8, ROWS), Images(images[8:]))]
+            with store.get(keys[:8], keys[:8]) as lease, store.memory.on_stream():
+                _laid_out(store, planned(np.arange(8), lease, count=ROWS), others)
+        taken = device.nbytes("temporary")
         # And the numbers of slots and rows.
         assert taken <= needs[DEVICE]["partial images laid out"] + 100 * ROWS * 8
         # What is open takes nothing any more.
@@ -249,15 +246,10 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A GPU that torch finds, and what is made for it."""
     made: list[str] = []
 
-    def make_buffer(*_: Any, **__: Any) -> Any:
-        made.append("a buffer")
-        return SimpleNamespace(images=None)
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(backend_factory, "Replicas", lambda *_, **__: made.append("pipelines"))
     monkeypatch.setattr(backend_factory, "release_unused_memory", lambda: None)
-    monkeypatch.setattr(build, "BatchBuffer", make_buffer)
     return made
 
 
@@ -287,7 +279,6 @@ def test_a_loader_that_does_not_fit_is_refused_before_it_takes_anything(
     monkeypatch.setattr(memory, "free_bytes", lambda: int(1.01 * budget_bytes(needed[1] + needed[2])))
     load(arrays, store, partial_device="cpu")
     assert made.count("pipelines") == (1 if store is None else 2)
-    assert made.count("a buffer") == (kind == "device")
 
 
 def test_memory_of_the_gpu_that_torch_holds_and_does_not_use_is_named(

@@ -288,7 +288,7 @@ def test_nothing_that_any_loader_had_is_alive_after_it(
             batches = _epochs(loader)
             for _ in islice(batches, len(REFURBISH) + 2):
                 pass
-            assert any(owner.endswith("batch_buffer") for owner in live()) == (kind != "memory")
+            assert any(owner.endswith("device.store") for owner in live()) == (kind != "memory")
             end(loader)
             batches.close()  # type: ignore[attr-defined]
 

@@ -21,8 +21,6 @@ from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Rows
 from dalirefurb.kernels.cuda.program import CudaProgram
 from dalirefurb.kernels.lower import steps_of
-from dalirefurb.store.device.batch_buffer import BatchBuffer
-from dalirefurb.store.device.store import DeviceLease
 from tests.kernels.cuda_host import COMPILER
 from tests.ordered_device import Lock
 from tests.store.device_user import EMPTY, IMAGES, KEYS, NEWER, OTHERS, SHAPE, SLOTS, User
@@ -115,16 +113,15 @@ def another_stores_pinned_samples_are_put(user: User) -> None:
     assert (user.gathered().get() == IMAGES).all()
 
 
-def final_graph(user: User, *, max_groups: int) -> FinalGraph:
+def final_graph(user: User) -> FinalGraph:
     inputs: Any = SimpleNamespace(final=lambda plan, images, shown: {"partial": images})
-    buffer = BatchBuffer(user.store, max_rows=SLOTS, max_groups=max_groups)
-    return FinalGraph(inputs, user.dali, buffer)  # type: ignore[arg-type]
+    return FinalGraph(inputs, user.dali, user.store)  # type: ignore[arg-type]
 
 
-def planned(rows: np.ndarray, lease: DeviceLease, *others: tuple[np.ndarray, Images]) -> Any:
+def planned(rows: np.ndarray, lease: Any, *others: tuple[np.ndarray, Images], count: int = SLOTS) -> Any:
     """Plan a group of which some rows are in the store."""
     return SimpleNamespace(
-        plan=SimpleNamespace(indices=KEYS),
+        plan=SimpleNamespace(indices=np.arange(count)),
         shown=None,
         pinned=PinnedRows(rows, lease),
         found=lambda: rows[lease.found],
@@ -134,7 +131,7 @@ def planned(rows: np.ndarray, lease: DeviceLease, *others: tuple[np.ndarray, Ima
 
 def groups_are_laid_out_and_fed(user: User) -> None:
     """As the engine does: hits are gathered, DALI's images scattered, the host's too; then the store moves on."""
-    graph = final_graph(user, max_groups=2)
+    graph = final_graph(user)
     for version in range(5):
         values = IMAGES + np.uint8(version)
         user.put(list(values[:2]), KEYS[:2], version)
@@ -151,7 +148,7 @@ def groups_are_laid_out_and_fed(user: User) -> None:
 def groups_are_fed_before_one_is_collected(user: User) -> None:
     """What they were made of goes meanwhile, and they have one memory."""
     user.put(list(IMAGES[:3]), KEYS[:3])
-    graph = final_graph(user, max_groups=2)
+    graph = final_graph(user)
 
     def submit(values: np.ndarray) -> None:
         with user.get(KEYS[:3]) as lease:
@@ -167,7 +164,7 @@ def groups_are_fed_before_one_is_collected(user: User) -> None:
 
 def a_group_is_laid_out_and_not_fed(user: User) -> None:
     """It is lost, and the images that it was made of go before they were read."""
-    graph = final_graph(user, max_groups=1)
+    graph = final_graph(user)
     with user.get(KEYS[:0]) as lease:
         user.dali.refuses = True
         with suppress(LoaderError):
@@ -179,11 +176,11 @@ def a_group_is_laid_out_and_not_fed(user: User) -> None:
 
 def groups_are_forgotten(user: User) -> None:
     """After a jump the images that they were made of go before they were read."""
-    graph = final_graph(user, max_groups=2)
+    graph = final_graph(user)
     with user.get(KEYS[:0]) as lease:
         graph.submit(planned(KEYS[:0], lease, (KEYS, user.dali.images(IMAGES))))
         graph.restart()
-        assert not graph.buffer._read  # type: ignore[union-attr]
+        assert not graph._read
         graph.submit(planned(KEYS[:0], lease, (KEYS, user.dali.images(OTHERS))))
     assert (graph.collect() == OTHERS).all()
 
@@ -342,7 +339,7 @@ def no_room_halfway_through_a_put(user: User) -> None:
 
 def no_room_halfway_through_a_group(user: User) -> None:
     """The group is lost, and whoever gave the images may write them again."""
-    graph = final_graph(user, max_groups=1)
+    graph = final_graph(user)
     with user.get(KEYS[:0]) as lease:
         user.device.arrays_left = 4
         with suppress(MemoryError):

@@ -24,13 +24,13 @@ from dalirefurb import Arrays, Loader, Prefetch, Recipe, Refurbish, rand_augment
 from dalirefurb.augment.stage import Device
 from dalirefurb.dali import Graph, Replica, Replicas
 from dalirefurb.engine import backend_factory, build, memory
+from dalirefurb.engine.backends import _laid_out
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Images
 from dalirefurb.reading.reader import Samples
-from dalirefurb.store import Store, StoreSpec
+from dalirefurb.store import Lease, Store, StoreSpec
 from dalirefurb.store.device import memory as device_memory
-from dalirefurb.store.device.batch_buffer import BatchBuffer
 from dalirefurb.store.device.memory import device_images, gather, scatter
 from dalirefurb.store.device.store import DeviceLease, DeviceStore
 from dalirefurb.testing import StoreContract
@@ -39,6 +39,7 @@ from tests.in_turn import in_turn
 from tests.loading import flat_loader
 from tests.pictures import picture
 from tests.pipelines import devices_of_operators
+from tests.store.device_scenes import planned
 from tests.store.test_store import EXAMPLES, ROUNDS, OurMachine
 
 EMPTY = 77
@@ -343,27 +344,17 @@ def test_what_a_loader_borrows_never_leaves_the_device(
         assert loader.stats().hits > 0
 
 
-def test_runs_that_are_laid_out_one_after_another_do_not_touch_each_other(store: DeviceStore) -> None:
-    store.close()
-    store.open(StoreSpec((SIZE, SIZE, 3), 1, {}))
-    buffer = BatchBuffer(store, max_rows=2, max_groups=3)
-    images = [np.full((SIZE, SIZE, 3), value, np.uint8) for value in range(3)]
-    none = np.empty(0, np.int64)
-    runs = []
-    for entering in images:
-        with store.get(none, none) as lease:
-            runs.append(buffer.fill(1, lease, none, [(np.arange(1), Images([entering]))]))
-    for run, entered in zip(runs, images, strict=True):
-        np.testing.assert_array_equal(run[0], entered)
+def laid_out(store: DeviceStore, lease: Lease, rows: np.ndarray, others: list[Any], count: int) -> np.ndarray:
+    made: np.ndarray = _laid_out(store, planned(rows, lease, count=count), others)
+    return made
 
 
-def test_a_final_graph_makes_the_same_of_a_buffer_and_of_images(
+def test_a_final_graph_makes_the_same_of_what_is_laid_out_and_of_images(
     arrays: Arrays, recipe: Recipe, store: DeviceStore
 ) -> None:
     """Hits are gathered, the rest is scattered between them; the next run must leave nothing of the one before."""
     store.close()
     store.open(StoreSpec((SIZE, SIZE, 3), NUM_SAMPLES, {}))
-    buffer = BatchBuffer(store, max_rows=BATCH_SIZE, max_groups=1)
     input_builder = InputBuilder(recipe, seed=7, entering=arrays.image_shape)
     graph = Graph(recipe, "final")
     serialized = graph.serialize(max_batch_size=BATCH_SIZE, num_threads=1)
@@ -379,13 +370,12 @@ def test_a_final_graph_makes_the_same_of_a_buffer_and_of_images(
         together = [(misses, Images(np.stack(images)).chosen(misses))]
         others = apart if number % 2 else together
         with store.get(plan.indices[leased], plan.version[leased]) as lease:
-            batch = buffer.fill(len(images), lease, leased, others)
+            batch = laid_out(store, lease, leased, others, len(images))
             np.testing.assert_array_equal(batch, np.stack(images))
-        with buffer.on_stream():
-            replica.submit({**input_builder.final(plan, images), "partial": batch})
-        from_buffer = np.array(replica.collect().as_tensor())
+        replica.submit({**input_builder.final(plan, images), "partial": batch})
+        of_what_is_laid_out = np.array(replica.collect().as_tensor())
         replica.submit(input_builder.final(plan, images))
-        np.testing.assert_array_equal(from_buffer, np.array(replica.collect().as_tensor()))
+        np.testing.assert_array_equal(of_what_is_laid_out, np.array(replica.collect().as_tensor()))
 
 
 @pytest.mark.parametrize(("order", "entering"), in_turn(["paper", "crop_last"], ["cpu", "gpu"]))
@@ -435,7 +425,6 @@ def test_what_a_partial_graph_leaves_on_the_device_gets_into_a_batch_and_into_sl
     left = replica.collect()
     expected = np.array(left.as_tensor())
     store.open(StoreSpec(expected.shape[1:], NUM_SAMPLES, {}))
-    buffer = BatchBuffer(store, max_rows=BATCH_SIZE, max_groups=1)
     images = device_images(store.memory, left)
     assert images.whole is not None
     assert np.shares_memory(images.whole[0], np.asarray(left.as_tensor()))
@@ -443,7 +432,7 @@ def test_what_a_partial_graph_leaves_on_the_device_gets_into_a_batch_and_into_sl
     assert store.put(plan.indices[some], plan.version[some], images.chosen(some)).all()
     others = np.setdiff1d(np.arange(len(samples)), some)
     with store.get(plan.indices[some], plan.version[some]) as lease:
-        batch = buffer.fill(len(samples), lease, some, [(others, images.chosen(others))])
+        batch = laid_out(store, lease, some, [(others, images.chosen(others))], len(samples))
         np.testing.assert_array_equal(batch, expected)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dalirefurb.engine.backends import FinalGraph
 from dalirefurb.store.device import memory as device_memory
-from dalirefurb.store.device.batch_buffer import BatchBuffer
 from tests.kernels.cuda_host import COMPILER
 from tests.ordered_device import OrderedDevice, Wait
 from tests.ordered_memory import Race
@@ -45,7 +45,7 @@ def test_nothing_can_come_too_early(scene: Scene, pinned_host: bool) -> None:
 
 WAITS = [
     "backends.submit: the stream is entered",
-    "batch_buffer.forget: the host waits",
+    "backends._forget: the host waits",
     *(
         [
             "cuda_final.submit: the stream is entered",
@@ -110,19 +110,19 @@ def test_without_the_stores_lock_one_thread_does_not_wait_for_another() -> None:
     assert list(found(locks=False)) == ["threads_take_turns"]
 
 
-def test_without_keeping_what_it_reads_a_buffer_would_let_its_memory_go_too_early(
+def test_without_keeping_what_it_reads_a_graph_would_let_its_memory_go_too_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Forgetful(deque[Any]):
         def append(self, group: Any) -> None: ...
 
-    make = BatchBuffer.__init__
+    make = FinalGraph.__init__
 
-    def forgetful(buffer: BatchBuffer, *arguments: Any, **options: Any) -> None:
-        make(buffer, *arguments, **options)
-        buffer._read = Forgetful()
+    def forgetful(graph: FinalGraph, *arguments: Any) -> None:
+        make(graph, *arguments)
+        graph._read = Forgetful()
 
-    monkeypatch.setattr(BatchBuffer, "__init__", forgetful)
+    monkeypatch.setattr(FinalGraph, "__init__", forgetful)
     assert "groups_are_fed_before_one_is_collected" in found()
 
 

@@ -39,12 +39,10 @@ class DeviceMemory:
     Attributes:
         xp: The library.
         device_id: Number of the CUDA device; None on the host.
-        copied_when_fed: Whether a graph copies what it is fed of this memory, see `dalirefurb.dali.Input`.
     """
 
     xp: Any = np
     device_id: int | None = None
-    copied_when_fed: bool = False
 
     def empty(self, shape: Shape) -> Array:
         """Allocate uint8 on the device, until the last array of it goes; MemoryError where there is no room."""
@@ -94,8 +92,6 @@ class DeviceMemory:
 
 class _CuPyMemory(DeviceMemory):
     """Memory of the CUDA device that is current now, whichever is current when it is used."""
-
-    copied_when_fed = True
 
     def __init__(self, cupy: Any) -> None:
         self.xp = cupy

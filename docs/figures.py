@@ -4,7 +4,8 @@
 
 `headline`, `against`, `assistants`, `throughput`, `kernels`, `tuned` and `accuracy` are tables of their own, `sources`
 lists every file with its machine, and `claims FILE [CASE]` is a table of what a script claims: of the case with this
-number or name.
+number or name. In a sentence `[2.5](results/FILE.json "CLAIM")` is the figure of a claim, or of what a case of accuracy
+differs by; `"#1 CLAIM"` is one of case 1.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(?<=^<!-- figures )(.*?) -->\n.*?(?=^<!-- end -->)", re.MULTILINE | re.DOTALL)
+IN_SENTENCE = re.compile(r'\[[^][\n]*\](?=\(\S*results/(\w+)\.json "(?:#(\d+) )?([^"\n]+)"\))')
 
 
 def read(name: str) -> dict[str, Any]:
@@ -47,7 +49,7 @@ def renewed(page: Path) -> str:
         made = BLOCKS[kind](*arguments).replace("](results/", f"]({to_results}/").replace("](docs/", f"]({to_pages}/")
         return f"{match[1]} -->\n{made}\n"
 
-    return BLOCK.sub(block, text)
+    return IN_SENTENCE.sub(lambda match: f"[{figure(match[1], match[2] or '0', match[3])}]", BLOCK.sub(block, text))
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -86,11 +88,27 @@ def _article(word: str) -> str:
 
 def claims(name: str, case: str = "0") -> str:
     """Write a table of what a file claims, with what is promised of it."""
+    rows = [[each["name"], *_spread(each), _promise(each)] for each in _case(name, case)["claims"]]
+    return f"{table(['figure', 'median', 'quartiles', 'promised'], rows)}\n\n{where(name)}."
+
+
+def figure(name: str, case: str, title: str) -> str:
+    """Write one figure of a file: the median of a claim, or the mean of a difference with its half-width."""
+    found = {each["case"]: each["difference"] for each in _case(name, case).get("accuracy", ())}
+    found |= {each["name"]: each["figure"] for each in _case(name, case)["claims"]}
+    if title not in found:
+        raise KeyError(f"{name}.json, case {case}, has no figure {title!r}, but {sorted(found)}")
+    chosen = found[title]
+    if "median" in chosen:
+        return number(chosen["median"])
+    return f"{number(chosen['mean'])} ± {number(chosen['half_width'])}"
+
+
+def _case(name: str, case: str) -> dict[str, Any]:
     results = read(name)["results"]
     cases = results.get("groups", [results]) if isinstance(results, Mapping) else results
-    chosen = cases[int(case)] if case.isdigit() else results[case]
-    rows = [[each["name"], *_spread(each), _promise(each)] for each in chosen["claims"]]
-    return f"{table(['figure', 'median', 'quartiles', 'promised'], rows)}\n\n{where(name)}."
+    chosen: dict[str, Any] = cases[int(case)] if case.isdigit() else results[case]
+    return chosen
 
 
 def _spread(claim: Mapping[str, Any]) -> tuple[str, str]:

@@ -56,8 +56,28 @@ def whole(source: Arrays) -> tuple[torch.Tensor, torch.Tensor]:
     return images, labels
 
 
+class Line:
+    """A line of limited bandwidth, in which all threads wait, one behind the other, and which computes nothing.
+
+    Args:
+        wait_s: Seconds a sample.
+    """
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def wait(self, samples: int = 1) -> None:
+        """Wait in line, then as long as so many samples take."""
+        with self._lock:
+            self._free_at = max(self._free_at, time.perf_counter()) + samples * self._wait_s
+            arrival = self._free_at
+        time.sleep(max(0.0, arrival - time.perf_counter()))
+
+
 class SlowSource(Source):
-    """Another source behind a line of limited bandwidth, which waits and computes nothing.
+    """Another source behind a line.
 
     Args:
         source: Whose samples.
@@ -66,21 +86,16 @@ class SlowSource(Source):
 
     def __init__(self, source: Source, wait_s: float) -> None:
         self._source = source
-        self._wait_s = wait_s
-        self._lock = threading.Lock()
-        self._free_at = 0.0
+        self._line = Line(wait_s)
         self.labels = source.labels
         self.encoded = source.encoded
         self.image_shape = source.image_shape
         self.classes = source.classes
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """Wait in line, then as long as so many samples take; return them."""
-        with self._lock:
-            self._free_at = max(self._free_at, time.perf_counter()) + len(indices) * self._wait_s
-            arrival = self._free_at
-        time.sleep(max(0.0, arrival - time.perf_counter()))
-        return self._source.read(indices)
+        """Wait in line for them, and return them."""
+        self._line.wait(len(indices))
+        return [*self._source.read(indices)]
 
     def name(self, index: int) -> str:
         """Tell where sample `index` is, for messages."""

@@ -38,7 +38,7 @@ Form = Literal["decoded", "encoded"]
 Make = Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint8]] | NDArray[np.uint8]]
 """Makes samples, (n,); of what is not to be kept it makes `NOT_AT_HAND`."""
 
-_LEAST_PATIENCE_S = 1.0
+_LEAST_PATIENCE_S, _PATIENCE_EACH_S = 1.0, 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 _SAMPLED = 16
 _MEMORY = "/dev/shm"
@@ -161,7 +161,7 @@ class Kept(DerivedSource):
         self._opened: KeepFolder | None = None
         self._of_all = np.zeros(1, np.uint64)
         self._pid = os.getpid()
-        self._made_s = 0.1
+        self._longest_s = 0.0
 
     def _folder(self) -> KeepFolder:
         """Return this process's opening of the folder."""
@@ -254,8 +254,11 @@ class Kept(DerivedSource):
             if not len(indices):
                 break
             now = time.monotonic()
-            if claimed or not waits_until:
-                waits_until, pause_s = now + max(_LEAST_PATIENCE_S, len(indices) * self._made_s), _FIRST_PAUSE_S
+            if claimed:
+                pause_s = _FIRST_PAUSE_S
+            # A thread of this process ends, or is waited for anyway; another process may have been stopped.
+            if claimed or not waits_until or folder.makes(indices.tolist()):
+                waits_until = now + max(_LEAST_PATIENCE_S, len(indices) * _PATIENCE_EACH_S, 2 * self._longest_s)
             elif now > waits_until:
                 break
             time.sleep(pause_s)
@@ -269,7 +272,7 @@ class Kept(DerivedSource):
         for (index, sample), stamp in zip(samples.items(), stamps.tolist(), strict=True):
             if self._is_to_be_kept(sample):
                 folder.put(index, stamp, sample)
-        self._made_s = (time.monotonic() - began) / len(samples)
+        self._longest_s = max(self._longest_s, time.monotonic() - began)
         return samples
 
     def _is_to_be_kept(self, sample: Any) -> bool:

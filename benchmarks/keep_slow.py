@@ -30,7 +30,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
@@ -111,13 +111,12 @@ class CountedSource(SlowSource):
 
 
 @contextmanager
-def served(shard: bytes, wait_s: float, fetched: Fetched) -> Iterator[tuple[str, Callable[[], None]]]:
+def served(shard: bytes, line: Line, fetched: Fetched) -> Iterator[tuple[str, Callable[[], None]]]:
     """Serve a shard at an address of this machine, and count ranges by where they begin.
 
     Yields:
         The address, and a function that has requests from then on wait in line.
     """
-    line = Line(wait_s)
     slow = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -139,8 +138,9 @@ def served(shard: bytes, wait_s: float, fetched: Fetched) -> Iterator[tuple[str,
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name.replace("_", "-"), value)
-            self.end_headers()
-            self.wfile.write(body)
+            with suppress(ConnectionError):  # Whoever asked may be closed.
+                self.end_headers()
+                self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -176,15 +176,17 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
             pass
     fetched = Fetched()
     nbytes = sum(Path(files.name(index)).stat().st_size for index in range(len(files)))
-    measured = {SLOW: compare(config, SLOW, CountedSource(files, config.wait_s, fetched), fetched, nbytes)}
+    slow = CountedSource(files, config.wait_s, fetched)
+    measured = {SLOW: compare(config, SLOW, slow, slow.line, fetched, nbytes)}
     if find_spec("aiohttp") is None:
         say(f"{HTTP} is left out: fsspec reads it by aiohttp, which is not installed")
     else:
-        with TemporaryDirectory() as index, served(packed(files), config.wait_s, fetched) as (url, begin):
+        line = Line(config.wait_s)
+        with TemporaryDirectory() as index, served(packed(files), line, fetched) as (url, begin):
             shards = TarShards(url, index=index)
             shards.read(np.zeros(1, np.int64))  # Which loads what asks, and connects.
             begin()
-            measured[HTTP] = compare(config, HTTP, shards, fetched, nbytes)
+            measured[HTTP] = compare(config, HTTP, shards, line, fetched, nbytes)
     return {"claims": [claim for each in measured.values() for claim in each.pop("claims")], **measured}
 
 
@@ -193,7 +195,7 @@ def planner(config: Config) -> Standard:
     return Standard(config.samples, batch_size=config.batch_size)
 
 
-def compare(config: Config, name: str, source: Source, fetched: Fetched, nbytes: int) -> dict[str, Any]:
+def compare(config: Config, name: str, source: Source, line: Line, fetched: Fetched, nbytes: int) -> dict[str, Any]:
     """Let a loader without a keep and one with a keep of half of the bytes take turns."""
     rounds = []
     for number in range(config.rounds):
@@ -202,10 +204,10 @@ def compare(config: Config, name: str, source: Source, fetched: Fetched, nbytes:
             with TemporaryDirectory() as folder:
                 fetched.clear()
                 if way == "none":
-                    taken[way] = epochs(config, source, 1, fetched)
+                    taken[way] = epochs(config, source, 1, line, fetched)
                     continue
                 kept = Kept(source, Path(folder), form="encoded", size=int(config.share * nbytes))
-                taken[way] = epochs(config, kept, config.epochs, fetched)
+                taken[way] = epochs(config, kept, config.epochs, line, fetched)
                 taken["kept"] = inspect(Path(folder)).kept
         rounds.append({"round": number, **taken})
     claims = judged(name, rounds)
@@ -219,8 +221,8 @@ def compare(config: Config, name: str, source: Source, fetched: Fetched, nbytes:
     return {"file_bytes": nbytes, "claims": claims, "rounds": rounds}
 
 
-def epochs(config: Config, source: Source, count: int, fetched: Fetched) -> list[dict[str, float]]:
-    """Serve epochs; return the seconds of each, and the bytes that were fetched for it."""
+def epochs(config: Config, source: Source, count: int, line: Line, fetched: Fetched) -> list[dict[str, float]]:
+    """Serve epochs, and leave the line empty; return the seconds of each, and the bytes that were fetched for it."""
     seconds = []
     with Loader(source, config.recipe(), planner(config)) as loader:
         for _ in range(count):
@@ -228,7 +230,9 @@ def epochs(config: Config, source: Source, count: int, fetched: Fetched) -> list
             for _ in loader:
                 pass
             seconds.append(time.perf_counter() - began)
-    return [{"seconds": each, "bytes": fetched.of_epoch(epoch)} for epoch, each in enumerate(seconds)]
+        nbytes = [fetched.of_epoch(epoch) for epoch in range(count)]
+    line.rest()
+    return [{"seconds": one, "bytes": other} for one, other in zip(seconds, nbytes, strict=True)]
 
 
 def judged(name: str, rounds: list[dict[str, Any]]) -> list[Claim]:

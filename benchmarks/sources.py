@@ -21,6 +21,9 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 SIDE = 32
 """Of its images, in pixels."""
 
+_APART_S = 0.2
+"""After which nobody comes any more who was in line."""
+
 AT_ONCE = 500
 """Images that pass a network at once when nothing is learned."""
 
@@ -75,6 +78,11 @@ class Line:
             arrival = self._free_at
         time.sleep(max(0.0, arrival - time.perf_counter()))
 
+    def rest(self) -> None:
+        """Wait until nobody is in line: who is closed leaves it no sooner."""
+        while (left_s := self._free_at - time.perf_counter()) > -_APART_S:
+            time.sleep(max(_APART_S, left_s))
+
 
 class SlowSource(Source):
     """Another source behind a line.
@@ -86,7 +94,7 @@ class SlowSource(Source):
 
     def __init__(self, source: Source, wait_s: float) -> None:
         self._source = source
-        self._line = Line(wait_s)
+        self.line = Line(wait_s)
         self.labels = source.labels
         self.encoded = source.encoded
         self.image_shape = source.image_shape
@@ -94,7 +102,7 @@ class SlowSource(Source):
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Wait in line for them, and return them."""
-        self._line.wait(len(indices))
+        self.line.wait(len(indices))
         return [*self._source.read(indices)]
 
     def name(self, index: int) -> str:

@@ -236,7 +236,7 @@ class Kept(DerivedSource):
         """
         samples: dict[int, NDArray[np.uint8]] = {}
         waits_until, pause_s = 0.0, _FIRST_PAUSE_S
-        while not folder.full:
+        while True:
             claimed = folder.claim(indices.tolist())
             try:
                 if claimed:
@@ -251,7 +251,7 @@ class Kept(DerivedSource):
             there, kept = folder.find(indices, self._stamps)
             samples.update((int(indices[row]), there[row]) for row in np.flatnonzero(kept).tolist())
             indices = indices[~kept]
-            if not len(indices):
+            if not len(indices) or folder.full:
                 break
             now = time.monotonic()
             if claimed:

@@ -99,9 +99,10 @@ class CountedSource(SlowSource):
         self._fetched = fetched
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """Wait in line for samples, count and return them."""
-        samples = super().read(indices)
+        """Wait in line for each sample, between those of others who read; count and return them."""
+        samples = [*self._source.read(indices)]
         for index, sample in zip(indices.tolist(), samples, strict=True):
+            self.line.wait()
             self._fetched.note(index, sample.nbytes)
         return samples
 

@@ -11,17 +11,19 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
+from dalirefurb.augment.stage import Stage
 from dalirefurb.checks import require
 from dalirefurb.dali import Decoder, versions
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images
 from dalirefurb.keep.folder import KeepFolder
+from dalirefurb.keep.prefix import Prefix
 from dalirefurb.reading.inspector import Refused, decoded
 from dalirefurb.reading.pillow_decoder import pillow_version
 from dalirefurb.source.contract import NOT_AT_HAND, DerivedSource, Source, digest_of, spread, without_targets
@@ -32,8 +34,8 @@ from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.system.sharing import local_processes
 
-Form = Literal["decoded", "encoded"]
-"""In which form samples are kept: as images, or as bytes that were read."""
+Form = Literal["decoded", "encoded"] | Sequence[Stage]
+"""In which form samples are kept: as images, as bytes that were read, or as what the first stages of a recipe leave."""
 
 Make = Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint8]] | NDArray[np.uint8]]
 """Makes samples, (n,); of what is not to be kept it makes `NOT_AT_HAND`."""
@@ -59,12 +61,17 @@ class Kept(DerivedSource):
     They take 3 bytes a pixel, four to ten times what JPEG takes. With `form="encoded"` files that are far away are
     near. Both can be had: `Kept(Kept(far, "/local/files", form="encoded"), "/dev/shm/images")`.
 
+    With stages for a form, such as decoding and a `Resize(512)`, what these leave is kept, which takes fewer bytes, and
+    is not made again; recipes have to begin with them. An image that would have more pixels than a loader's default
+    allows after one of them is a bad sample, also where a crop follows.
+
     Args:
         source: The other source.
         path: Folder where samples are kept, made if need be: on a fast local disk, or in memory, such as below
             /dev/shm.
         form: "decoded": images, upright, as a loader decodes them; of a source whose samples are images already, these.
-            "encoded": bytes as they were read.
+            "encoded": bytes as they were read. Or the first stages of recipes, of which none is random, such as
+            `recipe.stages[:2]`: what they leave, by the kernels of a loader; targets would not move along.
         size: Bytes that the folder may take, such as "200GB", or a share of what is free there and what it holds.
 
     Raises:
@@ -79,13 +86,23 @@ class Kept(DerivedSource):
         require(
             isinstance(path, (str, os.PathLike)), "path", "the path of a folder", path, "pass such as '/local/keep'"
         )
-        require(form in get_args(Form), "form", f"one of {get_args(Form)}", form, "'decoded' saves decoding, too")
+        if source.prefix:
+            raise ConfigurationError(
+                f"a keep is of a source of images as they are, but this one has gone through stages already, "
+                f"{', '.join(stage.name for stage in source.prefix)}: keep what is below it"
+            )
+        self._prefix = Prefix(form, source) if isinstance(form, (list, tuple)) else None
+        wanted = ("decoded", "encoded")
+        holds = self._prefix is not None or form in wanted
+        require(holds, "form", f"one of {wanted}, or stages", form, "'decoded' saves decoding, too")
         if form == "encoded" and not source.encoded:
             raise ConfigurationError(
                 "form='encoded' is for sources of encoded samples, but this one gives images: pass form='decoded'"
             )
         self._path = Path(os.fspath(path)).absolute()
-        self._form, self._size = form, size
+        self._form, self._size = "stages" if self._prefix else str(form), size
+        if self._prefix is not None:
+            self.encoded, self.image_shape, self.prefix = False, self._prefix.image_shape, self._prefix.stages
         self._start()
         self._folder()
 
@@ -94,7 +111,7 @@ class Kept(DerivedSource):
         rows = np.asarray(indices, np.int64)
         if self.encoded and self._form == "decoded":
             return [*self._source.read(rows)]
-        return self._kept(rows, self._source.read, raises=True)
+        return self._kept(rows, self._source.read if self._prefix is None else self._through_prefix, raises=True)
 
     def images(self, indices: NDArray[np.int64]) -> Images | None:
         """Return decoded images of encoded samples, which are decoded now where they are not kept."""
@@ -144,7 +161,8 @@ class Kept(DerivedSource):
         return {"source": "Kept", "of": self._source.fingerprint(), "labels": digest_of(own)}
 
     def __repr__(self) -> str:
-        return f"Kept({self._source!r}, {str(self._path)!r}, form={self._form!r})"
+        form = repr(self._form) if self._prefix is None else f"[{', '.join(map(str, self._prefix.stages))}]"
+        return f"Kept({self._source!r}, {str(self._path)!r}, form={form})"
 
     def __getstate__(self) -> dict[str, Any]:
         opened = ("_opened", "_of_all", "_pid", "_lock", "_decoders", "_levels")
@@ -173,8 +191,9 @@ class Kept(DerivedSource):
         return self._opened
 
     def _open(self) -> KeepFolder:
-        identity: dict[str, Any] = {"source": without_targets(self._source.fingerprint()), "form": self._form}
-        if self._form == "decoded" and self.encoded:
+        form = self._form if self._prefix is None else self._prefix.fingerprint()
+        identity: dict[str, Any] = {"source": without_targets(self._source.fingerprint()), "form": form}
+        if self._form != "encoded" and self._source.encoded:
             identity["versions"] = versions() | {"pillow": pillow_version()}
             identity["value_range"] = self.value_range
         sampled: list[int] = []
@@ -285,9 +304,7 @@ class Kept(DerivedSource):
 
     def _decoded_now(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Read and decode samples; what cannot be is left to the loader, which says why, or does without."""
-        own = self._decoders
-        if not hasattr(own, "decode"):
-            own.decode = Decoder()
+        own = self._decoder()
         try:
             encoded = [*self._source.read(indices)]
         except SampleError:
@@ -299,6 +316,37 @@ class Kept(DerivedSource):
         return [
             self._image(index, content, own.decode) for index, content in zip(indices.tolist(), encoded, strict=True)
         ]
+
+    def _through_prefix(self, indices: NDArray[np.int64]) -> Images:
+        """Read and decode samples, and have the first stages make images of them.
+
+        Raises:
+            SampleError: If one cannot be used.
+        """
+        assert self._prefix is not None
+        own, encoded = self._decoder(), self._source.encoded
+        if not hasattr(own, "kernels"):
+            own.kernels = self._prefix.kernels()
+        images = list[NDArray[np.uint8]]()
+        for index, sample in zip(indices.tolist(), self._source.read(indices), strict=True):
+            reason, lasting = "the source must return images, uint8 of shape (height, width, 3)", False
+            try:
+                image = decoded(sample, self._levels, self.name(index), own.decode) if encoded else sample
+            except Refused as refused:
+                reason, lasting, image = refused.reason, True, NOT_AT_HAND
+            if not self._is_to_be_kept(image):
+                raise SampleError(index, self.name(index), reason, lasting=lasting)
+            images.append(np.ascontiguousarray(image))
+        if refusal := self._prefix.refusal(images):
+            index = int(indices[refusal[0]])
+            raise SampleError(index, self.name(index), refusal[1])
+        return self._prefix.made(images, own.kernels)
+
+    def _decoder(self) -> threading.local:
+        """Return what belongs to this thread, with its decoder."""
+        if not hasattr(self._decoders, "decode"):
+            self._decoders.decode = Decoder()
+        return self._decoders
 
     def _image(self, index: int, encoded: NDArray[np.uint8], decode: Decoder) -> NDArray[np.uint8]:
         try:

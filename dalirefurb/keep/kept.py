@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +43,7 @@ Make = Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint8]] | NDArray[np.ui
 _LEAST_PATIENCE_S, _PATIENCE_EACH_S = 1.0, 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 _SAMPLED = 16
+_MIXER = np.uint64(0x9E3779B97F4A7C15)
 _MEMORY = "/dev/shm"
 
 _FILLED_AT_A_TIME = 64
@@ -68,11 +69,11 @@ class Kept(DerivedSource):
     Args:
         source: The other source.
         path: Folder where samples are kept, made if need be: on a fast local disk, or in memory, such as below
-            /dev/shm.
+            /dev/shm. Or several in a list, on a disk each: a hash of its index says in which of them a sample is.
         form: "decoded": images, upright, as a loader decodes them; of a source whose samples are images already, these.
             "encoded": bytes as they were read. Or the first stages of recipes, of which none is random, such as
             `recipe.stages[:2]`: what they leave, by the kernels of a loader; targets would not move along.
-        size: Bytes that the folder may take, such as "200GB", or a share of what is free there and what it holds.
+        size: Bytes that each folder may take, such as "200GB", or a share of what is free there and what it holds.
 
     Raises:
         ConfigurationError: If an argument cannot work.
@@ -80,12 +81,17 @@ class Kept(DerivedSource):
     """
 
     def __init__(
-        self, source: Source, path: str | os.PathLike[str], *, form: Form = "decoded", size: Budget = "80%"
+        self,
+        source: Source,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        form: Form = "decoded",
+        size: Budget = "80%",
     ) -> None:
         super().__init__(source)
-        require(
-            isinstance(path, (str, os.PathLike)), "path", "the path of a folder", path, "pass such as '/local/keep'"
-        )
+        paths: Sequence[Any] = path if isinstance(path, (list, tuple)) else [path]
+        holds = len(paths) > 0 and all(isinstance(each, (str, os.PathLike)) for each in paths)
+        require(holds, "path", "the path of a folder", path, "pass such as '/local/keep', or several in a list")
         if source.prefix:
             raise ConfigurationError(
                 f"a keep is of a source of images as they are, but this one has gone through stages already, "
@@ -99,12 +105,12 @@ class Kept(DerivedSource):
             raise ConfigurationError(
                 "form='encoded' is for sources of encoded samples, but this one gives images: pass form='decoded'"
             )
-        self._path = Path(os.fspath(path)).absolute()
+        self._paths = [Path(os.fspath(each)).absolute() for each in paths]
         self._form, self._size = "stages" if self._prefix else str(form), size
         if self._prefix is not None:
             self.encoded, self.image_shape, self.prefix = False, self._prefix.image_shape, self._prefix.stages
         self._start()
-        self._folder()
+        self._folders()
 
     def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]]:
         """Read samples: what is kept where it lies, the others as the other source does."""
@@ -131,13 +137,13 @@ class Kept(DerivedSource):
         Returns:
             How many are kept.
         """
-        folder = self._folder()
+        folders = self._folders()
         parts = np.array_split(np.arange(len(self)), -(-len(self) // _FILLED_AT_A_TIME))
         ask = self.images if self.encoded and self._form == "decoded" else self.read
         done = itertools.count()
 
         def keep(part: NDArray[np.int64]) -> None:
-            if folder.full:
+            if all(folder.full for folder in folders):
                 return
             try:
                 ask(part)
@@ -148,7 +154,7 @@ class Kept(DerivedSource):
         def look(part: NDArray[np.int64]) -> int:
             keep(part)
             told(len(self) * (next(done) + 1) // len(parts))
-            return int(folder.kept(part).sum())
+            return sum(int(folder.kept(part[rows]).sum()) for folder, rows in self._parted(part))
 
         with ThreadPoolExecutor(usable_cores() + _WAITING_THREADS, thread_name_prefix="dalirefurb-keep") as pool:
             return sum(pool.map(look, parts))
@@ -162,7 +168,8 @@ class Kept(DerivedSource):
 
     def __repr__(self) -> str:
         form = repr(self._form) if self._prefix is None else f"[{', '.join(map(str, self._prefix.stages))}]"
-        return f"Kept({self._source!r}, {str(self._path)!r}, form={form})"
+        paths = [*map(str, self._paths)]
+        return f"Kept({self._source!r}, {paths if len(paths) > 1 else paths[0]!r}, form={form})"
 
     def __getstate__(self) -> dict[str, Any]:
         opened = ("_opened", "_of_all", "_pid", "_lock", "_decoders", "_levels")
@@ -176,21 +183,28 @@ class Kept(DerivedSource):
         self._lock = threading.Lock()
         self._decoders = threading.local()
         self._levels = Levels(self.value_range)
-        self._opened: KeepFolder | None = None
+        self._opened: list[KeepFolder] = []
         self._of_all = np.zeros(1, np.uint64)
         self._pid = os.getpid()
         self._longest_s = 0.0
 
-    def _folder(self) -> KeepFolder:
-        """Return this process's opening of the folder."""
+    def _folders(self) -> list[KeepFolder]:
+        """Return this process's openings of the folders."""
         if self._pid != os.getpid():  # Locks are the parent's.
             self._start()
         with self._lock:
-            if self._opened is None:
-                self._opened = self._open()
+            self._opened = self._opened or self._open()
         return self._opened
 
-    def _open(self) -> KeepFolder:
+    def _parted(self, indices: NDArray[np.int64]) -> Iterator[tuple[KeepFolder, NDArray[np.int64]]]:
+        """Yield each folder in which some samples belong, with their rows."""
+        folders = self._folders()
+        owners = (indices.astype(np.uint64) * _MIXER >> np.uint64(32)) % np.uint64(len(folders))
+        for number, folder in enumerate(folders):
+            if len(rows := np.flatnonzero(owners == number)):
+                yield folder, rows
+
+    def _open(self) -> list[KeepFolder]:
         form = self._form if self._prefix is None else self._prefix.fingerprint()
         identity: dict[str, Any] = {"source": without_targets(self._source.fingerprint()), "form": form}
         if self._form != "encoded" and self._source.encoded:
@@ -202,15 +216,20 @@ class Kept(DerivedSource):
             self._of_all[:] = xxh3_64_intdigest(content) | 1
         else:
             sampled = self._stamps(np.array(spread(len(self), _SAMPLED))).tolist()
-        return KeepFolder(self._path, identity, len(self), self._most_bytes(), sampled)
+        several = len(self._paths) > 1
+        parts = [{"part": [number, len(self._paths)]} if several else {} for number in range(len(self._paths))]
+        return [
+            KeepFolder(path, identity | part, len(self), self._most_bytes(path), sampled)
+            for path, part in zip(self._paths, parts, strict=True)
+        ]
 
-    def _most_bytes(self) -> int:
-        """Return the bytes that the folder may take: a share is of what is free there, and of what it holds."""
-        held = sum(path.stat().st_blocks * 512 for path in self._path.glob("*") if path.is_file())
+    def _most_bytes(self, folder: Path) -> int:
+        """Return the bytes that a folder may take: a share is of what is free there, and of what it holds."""
+        held = sum(path.stat().st_blocks * 512 for path in folder.glob("*") if path.is_file())
 
         def available() -> int:
-            free = shutil.disk_usage(_existing(self._path)).free
-            if self._path.is_relative_to(_MEMORY) and (memory := available_bytes()) is not None:
+            free = shutil.disk_usage(_existing(folder)).free
+            if folder.is_relative_to(_MEMORY) and (memory := available_bytes()) is not None:
                 free = min(free, memory * local_processes())
             return free + held
 
@@ -232,7 +251,13 @@ class Kept(DerivedSource):
             make: Function that makes some of them.
             raises: Whether those for which there is no room are made, too; else they are `NOT_AT_HAND`.
         """
-        folder = self._folder()
+        parts = [
+            (rows, self._kept_in(folder, indices[rows], make, raises=raises)) for folder, rows in self._parted(indices)
+        ]
+        return Images.joined(len(indices), parts)
+
+    def _kept_in(self, folder: KeepFolder, indices: NDArray[np.int64], make: Make, *, raises: bool) -> Images:
+        """Do so for samples that belong in one folder."""
         found, kept = folder.find(indices, self._stamps)
         if kept.all():
             return found

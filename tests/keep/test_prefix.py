@@ -84,7 +84,7 @@ def damaged(source: Source, path: Path) -> Kept:
     whole = kept(source, path)
     whole.fill()
     data = np.memmap(path / "data", np.uint8, "r+")
-    data[100 : whole._folder().nbytes : 1000] ^= 255
+    data[100 : whole._folders()[0].nbytes : 1000] ^= 255
     return kept(source, path)
 
 

@@ -139,11 +139,9 @@ class Loader(Mappable, metaclass=Explained):
         devices = Devices(partial_device, final_device)
         serves, stored = self._serves, store is not None
         versions = 1 if own is None else own.views
-        given, final = (recipe, *recipes), serves == "final"
-        kernels = choose_for_views(kernels, given, devices, final=final, versions=versions)
+        given = (recipe, *recipes)
+        kernels = choose_for_views(kernels, given, devices, final=serves == "final", versions=versions)
         left = behind(source, given, kernels, devices, bad_samples)
-        if source.prefix:
-            choose_for_views(kernels, left, devices, final=final, versions=versions)  # Which may refuse.
         served = (source, planner) if own is None else own.numbered(bad_samples)
         configuration = Configuration(
             served[0],

@@ -49,12 +49,14 @@ def behind(
                 f"the source keeps images that have gone through {names}, so these must be partial, got split "
                 f"{recipe.split}: pass recipe.at({count}), or a split behind it"
             )
-    if (done_by(kernels, recipes[0], devices) or 0) < count:
-        raise ConfigurationError(
-            f"the source keeps images that compiled kernels have made by {names}, but with kernels={kernels!r}, "
-            f"partial_device={devices.partial!r} and these stages DALI's operators would, whose pixels are others: "
-            f"leave both out, or pass Kept form='decoded'"
-        )
+        done = done_by(kernels, recipe, devices) or 0
+        if done < count or (kernels == "numba" and done == count < len(recipe.stages)):
+            raise ConfigurationError(
+                f"the source keeps images that compiled kernels have made by {names}, so kernels must make these and "
+                f"the next stage, but with kernels={kernels!r}, partial_device={devices.partial!r} DALI's operators do "
+                f"{recipe.stages[done].name!r}, whose pixels are others: leave both out, or pass Kept fewer stages, or "
+                f"form='decoded'"
+            )
     if bad_samples.max_pixels != most:
         raise ConfigurationError(
             f"the source keeps images that have gone through {names}, of files of {most:,} pixels at most, got "

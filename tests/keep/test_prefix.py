@@ -272,7 +272,8 @@ def test_sources_whose_images_have_moved_are_refused_by_name(photos: ImageFolder
         (RECIPES["one size"], {}, r"but in the place of Resize\(size=40.* it has Resize\(size=\(36, 44\)"),
         (CROPPED.for_arrays(), {}, r"but in the place of Decode\(name='decode'\) it has Resize"),
         (CROPPED.at(1), {}, r"so these must be partial, got split 1: pass recipe\.at\(2\)"),
-        (CROPPED, {"kernels": "dali"}, "with kernels='dali', partial_device='cpu' and these stages DALI's operators"),
+        (CROPPED, {"kernels": "dali"}, "with kernels='dali', partial_device='cpu' DALI's operators do 'decode'"),
+        (NO_KERNEL, {}, "with kernels='numba', partial_device='cpu' DALI's operators do 'doubled'"),
         (
             CROPPED,
             {"bad_samples": BadSamplePolicy(max_pixels=900)},
@@ -284,4 +285,4 @@ def test_a_recipe_that_makes_something_else_is_refused_by_name(
     recipe: Recipe, settings: dict[str, Any], refusal: str, photos: ImageFolder, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError, match=refusal):
-        served(kept(photos, tmp_path), recipe, **settings)
+        served(kept(photos, tmp_path, recipe if recipe is NO_KERNEL else CROPPED), recipe, **settings)

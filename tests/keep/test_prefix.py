@@ -25,6 +25,7 @@ from dalirefurb import (
     Refurbish,
     Standard,
     evaluate,
+    tune,
 )
 from dalirefurb.augment import (
     CenterCrop,
@@ -286,3 +287,8 @@ def test_a_recipe_that_makes_something_else_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConfigurationError, match=refusal):
         served(kept(photos, tmp_path, recipe if recipe is NO_KERNEL else CROPPED), recipe, **settings)
+
+
+def test_tune_wants_the_source_as_it_was(photos: ImageFolder, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="gone through stages already: pass the source that Kept was given"):
+        tune(kept(photos, tmp_path), CROPPED)

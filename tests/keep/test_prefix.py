@@ -37,6 +37,7 @@ from dalirefurb.augment import (
     RandomResizedCrop,
     Resize,
 )
+from dalirefurb.cli import main
 from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchError, StoreError
 from dalirefurb.source import Source
 from dalirefurb.targets import Annotated, Boxes
@@ -173,12 +174,16 @@ def test_nothing_is_read_of_what_is_kept_and_ranks_share_it(photos: ImageFolder,
     assert {*source.asked[len(read) :]}.isdisjoint(read)
 
 
-def test_it_holds_what_the_stages_leave_in_as_many_bytes(photos: ImageFolder, tmp_path: Path) -> None:
+def test_it_holds_what_the_stages_leave_and_says_so(
+    photos: ImageFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = kept(photos, tmp_path, RECIPES["one size"])
     assert (source.encoded, source.image_shape) == (False, (36, 44, 3))
     assert source.fill() == NUM_SAMPLES
     assert {image.shape for image in source.read(ALL)} == {(36, 44, 3)}
     assert source[3][0].shape == (36, 44, 3)
+    assert main(["cache", "inspect", str(tmp_path)]) == 0
+    assert "kept         23 of 23 samples, decode > resize\n" in capsys.readouterr().out
     assert kept(photos, tmp_path / "other").image_shape is None
     assert repr(source).endswith("form=[Decode(name='decode'), Resize(size=(36, 44), interpolation='bilinear', "
                                  "name='resize')])")  # fmt: skip

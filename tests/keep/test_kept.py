@@ -334,6 +334,22 @@ def test_what_others_make_is_waited_for_however_slow_the_source_is(
     assert sorted(source.asked) == [*range(10), *range(11, 21)]
 
 
+def test_what_is_kept_while_it_is_waited_for_is_not_read_again_by_who_waits(
+    photos: ImageFolder, tmp_path: Path
+) -> None:
+    source = Counted(photos, delay_s=0.03)
+    kept = Kept(source, tmp_path, form="encoded", size=48 * NUM_SAMPLES + 2 * len(photos.read(ALL[1:2])[0]))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(kept.read, ALL[1:8])
+        while 7 not in source.asked:
+            time.sleep(0.001)
+        (again,) = kept.read(ALL[1:2])
+        first.result()
+    assert kept._folders()[0].full
+    np.testing.assert_array_equal(again, photos.read(ALL[1:2])[0])
+    assert sorted(source.asked) == [*range(1, 8)]
+
+
 def test_bad_files_are_the_loaders_matter(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "photos", num_samples=NUM_SAMPLES)
     source = ImageFolder(root)

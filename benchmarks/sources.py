@@ -21,6 +21,9 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 SIDE = 32
 """Of its images, in pixels."""
 
+_APART_S = 0.2
+"""After which nobody comes any more who was in line."""
+
 AT_ONCE = 500
 """Images that pass a network at once when nothing is learned."""
 
@@ -56,8 +59,33 @@ def whole(source: Arrays) -> tuple[torch.Tensor, torch.Tensor]:
     return images, labels
 
 
+class Line:
+    """A line of limited bandwidth, in which all threads wait, one behind the other, and which computes nothing.
+
+    Args:
+        wait_s: Seconds a sample.
+    """
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def wait(self, samples: int = 1) -> None:
+        """Wait in line, then as long as so many samples take."""
+        with self._lock:
+            self._free_at = max(self._free_at, time.perf_counter()) + samples * self._wait_s
+            arrival = self._free_at
+        time.sleep(max(0.0, arrival - time.perf_counter()))
+
+    def rest(self) -> None:
+        """Wait until nobody is in line: who is closed leaves it no sooner."""
+        while (left_s := self._free_at - time.perf_counter()) > -_APART_S:
+            time.sleep(max(_APART_S, left_s))
+
+
 class SlowSource(Source):
-    """Another source behind a line of limited bandwidth, which waits and computes nothing.
+    """Another source behind a line.
 
     Args:
         source: Whose samples.
@@ -66,21 +94,16 @@ class SlowSource(Source):
 
     def __init__(self, source: Source, wait_s: float) -> None:
         self._source = source
-        self._wait_s = wait_s
-        self._lock = threading.Lock()
-        self._free_at = 0.0
+        self.line = Line(wait_s)
         self.labels = source.labels
         self.encoded = source.encoded
         self.image_shape = source.image_shape
         self.classes = source.classes
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """Wait in line, then as long as so many samples take; return them."""
-        with self._lock:
-            self._free_at = max(self._free_at, time.perf_counter()) + len(indices) * self._wait_s
-            arrival = self._free_at
-        time.sleep(max(0.0, arrival - time.perf_counter()))
-        return self._source.read(indices)
+        """Wait in line for them, and return them."""
+        self.line.wait(len(indices))
+        return [*self._source.read(indices)]
 
     def name(self, index: int) -> str:
         """Tell where sample `index` is, for messages."""

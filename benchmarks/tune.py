@@ -175,7 +175,7 @@ def _regret(
     keys = {(run.recipe, run.split, run.reuse_factor, run.tier): run for run in run_at}
     chosen_for = with_reserve(workload)
     standard, *others = [predict(costs, machine, chosen_for, each) for each in _configurations(config, costs)]
-    recommended = recommend(standard, others, min_kept=config.min_kept)
+    recommended = recommend(standard, others, min_kept=config.min_kept, workload=chosen_for)
     own, best = keys[_key(recommended.configuration)], max(run_at, key=lambda run: run.achieved)
     return {
         "recommended": _name(own),

@@ -20,6 +20,7 @@ from dalirefurb.checks import epoch_of, require
 from dalirefurb.engine.backend_factory import Devices, Kernels, choose_for_views, dali_goes_on
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.batch_tensors import BatchTensors, TargetForm, TargetTensors
+from dalirefurb.engine.behind import behind
 from dalirefurb.engine.build import Assembler
 from dalirefurb.engine.checkpoint import restored, saved
 from dalirefurb.engine.configuration import Configuration, check_kinds
@@ -138,10 +139,22 @@ class Loader(Mappable, metaclass=Explained):
         devices = Devices(partial_device, final_device)
         serves, stored = self._serves, store is not None
         versions = 1 if own is None else own.views
-        kernels = choose_for_views(kernels, (recipe, *recipes), devices, final=serves == "final", versions=versions)
+        given = (recipe, *recipes)
+        kernels = choose_for_views(kernels, given, devices, final=serves == "final", versions=versions)
+        left = behind(source, given, kernels, devices, bad_samples)
         served = (source, planner) if own is None else own.numbered(bad_samples)
         configuration = Configuration(
-            served[0], recipe, served[1], stored, devices, kernels, bad_samples, pin_memory, serves, recipes
+            served[0],
+            left[0],
+            served[1],
+            stored,
+            devices,
+            kernels,
+            bad_samples,
+            pin_memory,
+            serves,
+            left[1:],
+            given if source.prefix else (),
         )
         fingerprint = configuration.fingerprint
         self.source, self.recipe, self.planner = source, recipe, planner

@@ -250,19 +250,7 @@ class Recipe(metaclass=TakesNumbers):
             widths: Widths of the images in pixels, shape (n,).
             max_pixels: The most pixels that an image made by a stage may have; None: any size.
         """
-        for part in (self.partial, self.final):
-            for place, stage in enumerate(part):
-                if refusal := stage.refusal(heights, widths):
-                    return refusal
-                if stage.fixed_size is not None:
-                    return None  # What follows was asked when the recipe was made.
-                entered = heights, widths
-                heights, widths = stage.output_sizes(heights, widths)
-                if window_of(stage, part[place + 1 :]) is not None or type(stage).output_sizes is Stage.output_sizes:
-                    continue
-                if refusal := _too_large(stage.name, entered, (heights, widths), max_pixels):
-                    return refusal
-        return None
+        return refusal_of((self.partial, self.final), heights, widths, max_pixels=max_pixels)
 
     def diversity(self, reuse_factor: int) -> float:
         """Return the share of standard training's different images that this split keeps, 1 / reuse_factor .. 1.
@@ -290,6 +278,25 @@ class Recipe(metaclass=TakesNumbers):
         # As it looks once it was saved and loaded: tuples become lists.
         as_loaded: dict[str, Any] = json.loads(json.dumps(values))
         return as_loaded
+
+
+def refusal_of(
+    parts: Sequence[Sequence[Stage]], heights: NDArray[np.int64], widths: NDArray[np.int64], *, max_pixels: int | None
+) -> tuple[int, str] | None:
+    """Find an image that a stage of some parts cannot take; see `Recipe.refusal`."""
+    for part in parts:
+        for place, stage in enumerate(part):
+            if refusal := stage.refusal(heights, widths):
+                return refusal
+            if stage.fixed_size is not None:
+                return None  # What follows was asked when the recipe was made.
+            entered = heights, widths
+            heights, widths = stage.output_sizes(heights, widths)
+            if window_of(stage, part[place + 1 :]) is not None or type(stage).output_sizes is Stage.output_sizes:
+                continue
+            if refusal := _too_large(stage.name, entered, (heights, widths), max_pixels):
+                return refusal
+    return None
 
 
 def _partial_stages(stages: Sequence[Stage], split: int | str | None) -> int:

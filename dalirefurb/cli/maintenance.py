@@ -25,7 +25,9 @@ def inspect(options: argparse.Namespace) -> None:
     if keeping.is_keep(options.path):
         keep = keeping.inspect(options.path)
         say(f"keep         {escaped(keep.path)}, {amount(keep.nbytes)}")
-        say(f"kept         {keep.kept:,} of {keep.num_samples:,} samples, {keep.identity['form']}")
+        form = keep.identity["form"]
+        form = form if isinstance(form, str) else " > ".join(stage["name"] for stage in form["stages"])
+        say(f"kept         {keep.kept:,} of {keep.num_samples:,} samples, {form}")
         say("identity")
         say(json.dumps(keep.identity, indent=2))
         return

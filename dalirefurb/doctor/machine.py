@@ -143,21 +143,26 @@ def data_set(folder: Path) -> Iterator[Finding]:
         speed, rate = nbytes / seconds, count / seconds
         said = f"one thread reads {rate:,.0f} files/s from its disk, {amount(speed)}/s"
         yield Finding("data set", "good", said, values={"files_per_s": round(rate), "read_bytes_per_s": round(speed)})
-    yield _kinds(files[:: -(-len(files) // _FILES_READ)])
+    yield from _kinds(files[:: -(-len(files) // _FILES_READ)])
 
 
-def _kinds(files: list[Path]) -> Finding:
-    """Say which share of some files Pillow decodes, and how long it takes it; not more than are read in a second."""
+def _kinds(files: list[Path]) -> Iterator[Finding]:
+    """Say what some files take, decoded, too, which share Pillow decodes, and how long it takes it.
+
+    Not more of them are looked at than are read in a second.
+    """
     from dalirefurb.reading.formats import proven
     from dalirefurb.reading.pillow_decoder import PillowDecoder, PillowError
     from dalirefurb.source.levels import Levels
 
     decode, began = PillowDecoder(_MOST_PIXELS, Levels()), time.perf_counter()
-    looked_at, odd, broken, seconds = 0, 0, 0, 0.0
+    looked_at, odd, broken, seconds, sizes = 0, 0, 0, 0.0, list[tuple[int, int]]()
     while looked_at < len(files) and (not looked_at or time.perf_counter() - began < _LONGEST_S):
         content, name = np.frombuffer(files[looked_at].read_bytes(), np.uint8), str(files[looked_at])
         looked_at += 1
-        if proven(content) is None:
+        if (header := proven(content)) is not None:
+            sizes.append((len(content), 3 * header.height * header.width))
+        else:
             started = time.perf_counter()
             try:
                 decode(content, name)
@@ -165,14 +170,24 @@ def _kinds(files: list[Path]) -> Finding:
                 broken += 1
             seconds += time.perf_counter() - started
             odd += 1
+    if sizes:
+        encoded, decoded = (sum(each) // len(sizes) for each in zip(*sizes, strict=True))
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+        rooms = {"memory": available_bytes() or 0, "the temporary folder's disk": free}
+        said = f"an image takes {amount(encoded)} as a file and {amount(decoded)} decoded; there is room for "
+        said += " and ".join(f"{nbytes // decoded:,} decoded in {place}" for place, nbytes in rooms.items())
+        remedy = "where all have room, Kept(source, '/dev/shm/keep') decodes each once, which costs no diversity"
+        values: dict[str, float | str | None] = {"file_bytes": encoded, "decoded_bytes": decoded}
+        yield Finding("data set", "good", said, remedy, values)
     values = {"pillow_share": round(odd / looked_at, 3), "pillow_s_per_file": seconds / odd if odd else None}
     files_said = f"{looked_at} files that were looked at"
     if not odd:
-        return Finding("data set", "good", f"DALI decodes all of {files_said}", values=values)
+        yield Finding("data set", "good", f"DALI decodes all of {files_said}", values=values)
+        return
     said = f"Pillow decodes {odd / looked_at:.0%} of {files_said}, in {1000 * seconds / odd:.1f} ms each"
     said += f"; {broken} of {odd} it cannot decode" * (broken > 0)
     remedy = "they are of no kind that DALI is given: as JPEG, PNG or WebP of 8 bits they would be"
-    return Finding("data set", "slow" if odd >= _MOSTLY * looked_at else "note", said, remedy, values)
+    yield Finding("data set", "slow" if odd >= _MOSTLY * looked_at else "note", said, remedy, values)
 
 
 def disk_speeds(folder: Path) -> tuple[float, float, float]:

@@ -401,9 +401,9 @@ def _made_by(configuration: Configuration, planner: Planner, reader: Reader, *, 
     source, recipe, fingerprint = configuration.source, configuration.recipe, configuration.fingerprint
     partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}
     partial["source"] = without_targets(partial["source"])
-    partial["stages"] = [stage.fingerprint() for stage in recipe.partial]
+    partial["stages"] = [stage.fingerprint() for stage in configuration.whole[0].partial]
     partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
-    if source.encoded or source.image_shape is None:
+    if configuration.whole[0].encoded or source.image_shape is None:
         partial["max_pixels"] = reader.max_pixels
     final = [stage for each in (recipe, *configuration.views) for stage in _of_varying_size(each.final)]
     if varying and any(_refuses(type(stage)) for stage in final):

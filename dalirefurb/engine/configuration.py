@@ -120,6 +120,7 @@ class Configuration:
         pin_memory: Whether what is made on the CPU is put into pinned memory.
         serves: Images that are served: "final" ones, or "partial" ones with all that the final part needs.
         views: Recipes with the same partial part, whose final part is done, too.
+        given: All recipes as they were given, where the source has done their first stages; see `behind`.
 
     Raises:
         ConfigurationError: If the parts do not fit together.
@@ -135,6 +136,7 @@ class Configuration:
     pin_memory: bool
     serves: Literal["partial", "final"] = "final"
     views: tuple[Recipe, ...] = ()
+    given: tuple[Recipe, ...] = ()
 
     def __post_init__(self) -> None:
         recipe, devices = self.recipe, self.devices
@@ -230,19 +232,24 @@ class Configuration:
         dtype = np.dtype(np.int64) if labels.dtype.kind in "iu" else labels.dtype.newbyteorder("=")
         return labels.astype(dtype, copy=False)
 
+    @property
+    def whole(self) -> tuple[Recipe, ...]:
+        """The recipe and those of all views, with what the source has done of them."""
+        return self.given or (self.recipe, *self.views)
+
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the batches, as JSON values, the same on all ranks; a source looks at all names."""
-        value_range = self.source.value_range
+        value_range, (recipe, *views) = self.source.value_range, self.whole
         return {
             "source": self.source.fingerprint() | ({} if value_range is None else {"value_range": [*value_range]}),
-            "recipe": self.recipe.fingerprint(),
+            "recipe": recipe.fingerprint(),
             "planner": self.planner.fingerprint(),
             "partial_device": self.devices.partial,
             "kernels": self._made_by,
-            **({"views": [view.fingerprint() for view in self.views]} if self.views else {}),
+            **({"views": [view.fingerprint() for view in views]} if views else {}),
             **({"final": "dali"} if self.serves == "partial" and self.kernels == "numba" else {}),
-            "versions": versions() | ({"pillow": pillow_version()} if self.source.encoded else {}),
+            "versions": versions() | ({"pillow": pillow_version()} if recipe.encoded else {}),
             **self.bad_samples.fingerprint(),
         }
 
@@ -276,10 +283,11 @@ def _check_views(recipe: Recipe, views: tuple[Recipe, ...], *, alike: bool) -> N
 
 def _makes_the_same(one: tuple[Stage, ...], other: tuple[Stage, ...]) -> bool:
     """Tell whether stages make the same of an image: names matter where something is random."""
-    return len(one) == len(other) and all(map(_makes_alike, one, other))
+    return len(one) == len(other) and all(map(makes_alike, one, other))
 
 
-def _makes_alike(one: Stage, other: Stage) -> bool:
+def makes_alike(one: Stage, other: Stage) -> bool:
+    """Tell whether two stages make the same of an image."""
     if one == other:
         return True
     return type(one) is type(other) and not one.random and renamed(other, lambda _: one.name) == one

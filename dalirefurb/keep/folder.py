@@ -245,6 +245,11 @@ class KeepFolder:
             self._give_up(error)
         return claimed
 
+    def makes(self, indices: Iterable[int]) -> bool:
+        """Tell whether a thread of this process has claimed one of some samples."""
+        with self._lock:
+            return not self._claimed.isdisjoint(indices)
+
     def release(self, indices: Iterable[int]) -> None:
         """Let go of what was claimed."""
         for index in indices:

@@ -8,20 +8,22 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
+from dalirefurb.augment.stage import Stage
 from dalirefurb.checks import require
 from dalirefurb.dali import Decoder, versions
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images
 from dalirefurb.keep.folder import KeepFolder
+from dalirefurb.keep.prefix import Prefix
 from dalirefurb.reading.inspector import Refused, decoded
 from dalirefurb.reading.pillow_decoder import pillow_version
 from dalirefurb.source.contract import NOT_AT_HAND, DerivedSource, Source, digest_of, spread, without_targets
@@ -32,15 +34,16 @@ from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.system.sharing import local_processes
 
-Form = Literal["decoded", "encoded"]
-"""In which form samples are kept: as images, or as bytes that were read."""
+Form = Literal["decoded", "encoded"] | Sequence[Stage]
+"""In which form samples are kept: as images, as bytes that were read, or as what the first stages of a recipe leave."""
 
 Make = Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint8]] | NDArray[np.uint8]]
 """Makes samples, (n,); of what is not to be kept it makes `NOT_AT_HAND`."""
 
-_LEAST_PATIENCE_S = 1.0
+_LEAST_PATIENCE_S, _PATIENCE_EACH_S = 1.0, 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 _SAMPLED = 16
+_MIXER = np.uint64(0x9E3779B97F4A7C15)
 _MEMORY = "/dev/shm"
 
 _FILLED_AT_A_TIME = 64
@@ -59,13 +62,18 @@ class Kept(DerivedSource):
     They take 3 bytes a pixel, four to ten times what JPEG takes. With `form="encoded"` files that are far away are
     near. Both can be had: `Kept(Kept(far, "/local/files", form="encoded"), "/dev/shm/images")`.
 
+    With stages for a form, such as decoding and a `Resize(512)`, what these leave is kept, which takes fewer bytes, and
+    is not made again; recipes have to begin with them. An image that would have more pixels than a loader's default
+    allows after one of them is a bad sample, also where a crop follows.
+
     Args:
         source: The other source.
         path: Folder where samples are kept, made if need be: on a fast local disk, or in memory, such as below
-            /dev/shm.
+            /dev/shm. Or several in a list, on a disk each: a hash of its index says in which of them a sample is.
         form: "decoded": images, upright, as a loader decodes them; of a source whose samples are images already, these.
-            "encoded": bytes as they were read.
-        size: Bytes that the folder may take, such as "200GB", or a share of what is free there and what it holds.
+            "encoded": bytes as they were read. Or the first stages of recipes, of which none is random, such as
+            `recipe.stages[:2]`: what they leave, by the kernels of a loader; targets would not move along.
+        size: Bytes that each folder may take, such as "200GB", or a share of what is free there and what it holds.
 
     Raises:
         ConfigurationError: If an argument cannot work.
@@ -73,28 +81,43 @@ class Kept(DerivedSource):
     """
 
     def __init__(
-        self, source: Source, path: str | os.PathLike[str], *, form: Form = "decoded", size: Budget = "80%"
+        self,
+        source: Source,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        form: Form = "decoded",
+        size: Budget = "80%",
     ) -> None:
         super().__init__(source)
-        require(
-            isinstance(path, (str, os.PathLike)), "path", "the path of a folder", path, "pass such as '/local/keep'"
-        )
-        require(form in get_args(Form), "form", f"one of {get_args(Form)}", form, "'decoded' saves decoding, too")
+        paths: Sequence[Any] = path if isinstance(path, (list, tuple)) else [path]
+        holds = len(paths) > 0 and all(isinstance(each, (str, os.PathLike)) for each in paths)
+        require(holds, "path", "the path of a folder", path, "pass such as '/local/keep', or several in a list")
+        if source.prefix:
+            raise ConfigurationError(
+                f"a keep is of a source of images as they are, but this one has gone through stages already, "
+                f"{', '.join(stage.name for stage in source.prefix)}: keep what is below it"
+            )
+        self._prefix = Prefix(form, source) if isinstance(form, (list, tuple)) else None
+        wanted = ("decoded", "encoded")
+        holds = self._prefix is not None or form in wanted
+        require(holds, "form", f"one of {wanted}, or stages", form, "'decoded' saves decoding, too")
         if form == "encoded" and not source.encoded:
             raise ConfigurationError(
                 "form='encoded' is for sources of encoded samples, but this one gives images: pass form='decoded'"
             )
-        self._path = Path(os.fspath(path)).absolute()
-        self._form, self._size = form, size
+        self._paths = [Path(os.fspath(each)).absolute() for each in paths]
+        self._form, self._size = "stages" if self._prefix else str(form), size
+        if self._prefix is not None:
+            self.encoded, self.image_shape, self.prefix = False, self._prefix.image_shape, self._prefix.stages
         self._start()
-        self._folder()
+        self._folders()
 
     def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]]:
         """Read samples: what is kept where it lies, the others as the other source does."""
         rows = np.asarray(indices, np.int64)
         if self.encoded and self._form == "decoded":
             return [*self._source.read(rows)]
-        return self._kept(rows, self._source.read, raises=True)
+        return self._kept(rows, self._source.read if self._prefix is None else self._through_prefix, raises=True)
 
     def images(self, indices: NDArray[np.int64]) -> Images | None:
         """Return decoded images of encoded samples, which are decoded now where they are not kept."""
@@ -114,13 +137,13 @@ class Kept(DerivedSource):
         Returns:
             How many are kept.
         """
-        folder = self._folder()
+        folders = self._folders()
         parts = np.array_split(np.arange(len(self)), -(-len(self) // _FILLED_AT_A_TIME))
         ask = self.images if self.encoded and self._form == "decoded" else self.read
         done = itertools.count()
 
         def keep(part: NDArray[np.int64]) -> None:
-            if folder.full:
+            if all(folder.full for folder in folders):
                 return
             try:
                 ask(part)
@@ -131,7 +154,7 @@ class Kept(DerivedSource):
         def look(part: NDArray[np.int64]) -> int:
             keep(part)
             told(len(self) * (next(done) + 1) // len(parts))
-            return int(folder.kept(part).sum())
+            return sum(int(folder.kept(part[rows]).sum()) for folder, rows in self._parted(part))
 
         with ThreadPoolExecutor(usable_cores() + _WAITING_THREADS, thread_name_prefix="dalirefurb-keep") as pool:
             return sum(pool.map(look, parts))
@@ -144,7 +167,9 @@ class Kept(DerivedSource):
         return {"source": "Kept", "of": self._source.fingerprint(), "labels": digest_of(own)}
 
     def __repr__(self) -> str:
-        return f"Kept({self._source!r}, {str(self._path)!r}, form={self._form!r})"
+        form = repr(self._form) if self._prefix is None else f"[{', '.join(map(str, self._prefix.stages))}]"
+        paths = [*map(str, self._paths)]
+        return f"Kept({self._source!r}, {paths if len(paths) > 1 else paths[0]!r}, form={form})"
 
     def __getstate__(self) -> dict[str, Any]:
         opened = ("_opened", "_of_all", "_pid", "_lock", "_decoders", "_levels")
@@ -158,23 +183,31 @@ class Kept(DerivedSource):
         self._lock = threading.Lock()
         self._decoders = threading.local()
         self._levels = Levels(self.value_range)
-        self._opened: KeepFolder | None = None
+        self._opened: list[KeepFolder] = []
         self._of_all = np.zeros(1, np.uint64)
         self._pid = os.getpid()
-        self._made_s = 0.1
+        self._longest_s = 0.0
 
-    def _folder(self) -> KeepFolder:
-        """Return this process's opening of the folder."""
+    def _folders(self) -> list[KeepFolder]:
+        """Return this process's openings of the folders."""
         if self._pid != os.getpid():  # Locks are the parent's.
             self._start()
         with self._lock:
-            if self._opened is None:
-                self._opened = self._open()
+            self._opened = self._opened or self._open()
         return self._opened
 
-    def _open(self) -> KeepFolder:
-        identity: dict[str, Any] = {"source": without_targets(self._source.fingerprint()), "form": self._form}
-        if self._form == "decoded" and self.encoded:
+    def _parted(self, indices: NDArray[np.int64]) -> Iterator[tuple[KeepFolder, NDArray[np.int64]]]:
+        """Yield each folder in which some samples belong, with their rows."""
+        folders = self._folders()
+        owners = (indices.astype(np.uint64) * _MIXER >> np.uint64(32)) % np.uint64(len(folders))
+        for number, folder in enumerate(folders):
+            if len(rows := np.flatnonzero(owners == number)):
+                yield folder, rows
+
+    def _open(self) -> list[KeepFolder]:
+        form = self._form if self._prefix is None else self._prefix.fingerprint()
+        identity: dict[str, Any] = {"source": without_targets(self._source.fingerprint()), "form": form}
+        if self._form != "encoded" and self._source.encoded:
             identity["versions"] = versions() | {"pillow": pillow_version()}
             identity["value_range"] = self.value_range
         sampled: list[int] = []
@@ -183,15 +216,20 @@ class Kept(DerivedSource):
             self._of_all[:] = xxh3_64_intdigest(content) | 1
         else:
             sampled = self._stamps(np.array(spread(len(self), _SAMPLED))).tolist()
-        return KeepFolder(self._path, identity, len(self), self._most_bytes(), sampled)
+        several = len(self._paths) > 1
+        parts = [{"part": [number, len(self._paths)]} if several else {} for number in range(len(self._paths))]
+        return [
+            KeepFolder(path, identity | part, len(self), self._most_bytes(path), sampled)
+            for path, part in zip(self._paths, parts, strict=True)
+        ]
 
-    def _most_bytes(self) -> int:
-        """Return the bytes that the folder may take: a share is of what is free there, and of what it holds."""
-        held = sum(path.stat().st_blocks * 512 for path in self._path.glob("*") if path.is_file())
+    def _most_bytes(self, folder: Path) -> int:
+        """Return the bytes that a folder may take: a share is of what is free there, and of what it holds."""
+        held = sum(path.stat().st_blocks * 512 for path in folder.glob("*") if path.is_file())
 
         def available() -> int:
-            free = shutil.disk_usage(_existing(self._path)).free
-            if self._path.is_relative_to(_MEMORY) and (memory := available_bytes()) is not None:
+            free = shutil.disk_usage(_existing(folder)).free
+            if folder.is_relative_to(_MEMORY) and (memory := available_bytes()) is not None:
                 free = min(free, memory * local_processes())
             return free + held
 
@@ -213,7 +251,13 @@ class Kept(DerivedSource):
             make: Function that makes some of them.
             raises: Whether those for which there is no room are made, too; else they are `NOT_AT_HAND`.
         """
-        folder = self._folder()
+        parts = [
+            (rows, self._kept_in(folder, indices[rows], make, raises=raises)) for folder, rows in self._parted(indices)
+        ]
+        return Images.joined(len(indices), parts)
+
+    def _kept_in(self, folder: KeepFolder, indices: NDArray[np.int64], make: Make, *, raises: bool) -> Images:
+        """Do so for samples that belong in one folder."""
         found, kept = folder.find(indices, self._stamps)
         if kept.all():
             return found
@@ -236,7 +280,7 @@ class Kept(DerivedSource):
         """
         samples: dict[int, NDArray[np.uint8]] = {}
         waits_until, pause_s = 0.0, _FIRST_PAUSE_S
-        while not folder.full:
+        while True:
             claimed = folder.claim(indices.tolist())
             try:
                 if claimed:
@@ -251,11 +295,14 @@ class Kept(DerivedSource):
             there, kept = folder.find(indices, self._stamps)
             samples.update((int(indices[row]), there[row]) for row in np.flatnonzero(kept).tolist())
             indices = indices[~kept]
-            if not len(indices):
+            if not len(indices) or folder.full:
                 break
             now = time.monotonic()
-            if claimed or not waits_until:
-                waits_until, pause_s = now + max(_LEAST_PATIENCE_S, len(indices) * self._made_s), _FIRST_PAUSE_S
+            if claimed:
+                pause_s = _FIRST_PAUSE_S
+            # A thread of this process ends, or is waited for anyway; another process may have been stopped.
+            if claimed or not waits_until or folder.makes(indices.tolist()):
+                waits_until = now + max(_LEAST_PATIENCE_S, len(indices) * _PATIENCE_EACH_S, 2 * self._longest_s)
             elif now > waits_until:
                 break
             time.sleep(pause_s)
@@ -269,7 +316,7 @@ class Kept(DerivedSource):
         for (index, sample), stamp in zip(samples.items(), stamps.tolist(), strict=True):
             if self._is_to_be_kept(sample):
                 folder.put(index, stamp, sample)
-        self._made_s = (time.monotonic() - began) / len(samples)
+        self._longest_s = max(self._longest_s, time.monotonic() - began)
         return samples
 
     def _is_to_be_kept(self, sample: Any) -> bool:
@@ -282,9 +329,7 @@ class Kept(DerivedSource):
 
     def _decoded_now(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
         """Read and decode samples; what cannot be is left to the loader, which says why, or does without."""
-        own = self._decoders
-        if not hasattr(own, "decode"):
-            own.decode = Decoder()
+        own = self._decoder()
         try:
             encoded = [*self._source.read(indices)]
         except SampleError:
@@ -296,6 +341,37 @@ class Kept(DerivedSource):
         return [
             self._image(index, content, own.decode) for index, content in zip(indices.tolist(), encoded, strict=True)
         ]
+
+    def _through_prefix(self, indices: NDArray[np.int64]) -> Images:
+        """Read and decode samples, and have the first stages make images of them.
+
+        Raises:
+            SampleError: If one cannot be used.
+        """
+        assert self._prefix is not None
+        own, encoded = self._decoder(), self._source.encoded
+        if not hasattr(own, "kernels"):
+            own.kernels = self._prefix.kernels()
+        images = list[NDArray[np.uint8]]()
+        for index, sample in zip(indices.tolist(), self._source.read(indices), strict=True):
+            reason, lasting = "the source must return images, uint8 of shape (height, width, 3)", False
+            try:
+                image = decoded(sample, self._levels, self.name(index), own.decode) if encoded else sample
+            except Refused as refused:
+                reason, lasting, image = refused.reason, True, NOT_AT_HAND
+            if not self._is_to_be_kept(image):
+                raise SampleError(index, self.name(index), reason, lasting=lasting)
+            images.append(np.ascontiguousarray(image))
+        if refusal := self._prefix.refusal(images):
+            index = int(indices[refusal[0]])
+            raise SampleError(index, self.name(index), refusal[1])
+        return self._prefix.made(images, own.kernels)
+
+    def _decoder(self) -> threading.local:
+        """Return what belongs to this thread, with its decoder."""
+        if not hasattr(self._decoders, "decode"):
+            self._decoders.decode = Decoder()
+        return self._decoders
 
     def _image(self, index: int, encoded: NDArray[np.uint8], decode: Decoder) -> NDArray[np.uint8]:
         try:

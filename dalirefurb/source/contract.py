@@ -46,6 +46,7 @@ class Source(metaclass=Explained):
         categories: Names of the classes that targets stand for, by their numbers, where they are known.
         volumes: Names of the arrays of each sample, where samples are volumes, see `Volumes`; of images there are none.
         annotations: Targets by name, which move with the images, see `dalirefurb.targets`; None: labels are all.
+        prefix: First stages of a recipe, through which the images have gone already, see `Kept`.
     """
 
     INSTEAD: ClassVar[Words] = {
@@ -64,6 +65,7 @@ class Source(metaclass=Explained):
     categories: Mapping[int, str] | None = None
     volumes: tuple[str, ...] = ()
     annotations: Mapping[str, Any] | None = None
+    prefix: tuple[Any, ...] = ()
 
     def __len__(self) -> int:
         """Count the samples."""
@@ -264,7 +266,7 @@ class DerivedSource(Source):
         self._source = source
         self.labels, self.classes, self.categories = source.labels, source.classes, source.categories
         self.encoded, self.image_shape, self.value_range = source.encoded, source.image_shape, source.value_range
-        self.annotations, self.volumes = source.annotations, source.volumes
+        self.annotations, self.volumes, self.prefix = source.annotations, source.volumes, source.prefix
 
     def _theirs(self, indices: Any) -> Any:
         """Return the indices of samples in the other source, of one, or of several, shape (n,)."""
@@ -350,6 +352,7 @@ def _names(source: Source) -> list[str] | None:
 
 
 _ALIKE: Sequence[tuple[str, Callable[[Source], Any], str]] = (
+    ("have gone through the same stages", lambda each: each.prefix, "keep both by Kept(..., form=) of the same stages"),
     ("be encoded alike", lambda each: each.encoded, "TorchDataset(source) is one with decoded images"),
     ("be of volumes, all of them with masks or none, or of images", lambda each: each.volumes, "train on one by one"),
     ("have labels of one shape", lambda each: each.labels.shape[1:], "reshape the one's"),
@@ -399,7 +402,7 @@ class Concat(Source):
         shapes = {source.image_shape for source in sources}
         self.encoded, self.classes, self.value_range = first.encoded, first.classes, first.value_range
         self.image_shape = first.image_shape if len(shapes) == 1 else None
-        self.categories, self.volumes = first.categories, first.volumes
+        self.categories, self.volumes, self.prefix = first.categories, first.volumes, first.prefix
         if first.annotations is not None:
             self.annotations = {
                 name: _joined_targets(name, [source.annotations[name] for source in sources if source.annotations])

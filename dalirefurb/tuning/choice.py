@@ -1,7 +1,8 @@
 """Choice among configurations: which are possible, which one to take, and whether any of them is worth it.
 
-    every recipe x split x reuse factor x tier, as much of it as the budgets hold ─▶ keep enough ─▶ as fast as a step
-    that is 10 % shorter can use, within 2 % ─▶ smallest reuse factor ─▶ keeps most ─▶ least memory
+    every recipe x split x reuse factor x tier, as much of it as the budgets hold ─▶ keep enough ─▶ images kept decoded,
+    where that is faster than standard: it costs no diversity ─▶ as fast as a step that is 10 % shorter can use, within
+    2 % ─▶ smallest reuse factor ─▶ keeps most ─▶ least memory
 
 All of them are computed; nothing is searched for. Where not all was measured that it takes, nothing is chosen; nor is
 it where what was chosen did not hold beside the best other.
@@ -170,7 +171,7 @@ def choose(costs: Costs, machine: Machine, workload: Workload, *, min_kept: floa
     usual, *hurried = [
         predict(costs, machine, with_reserve(workload), each.configuration) for each in (standard, *rows)
     ]
-    taken = recommend(usual, hurried, min_kept=min_kept).configuration
+    taken = recommend(usual, hurried, min_kept=min_kept, workload=workload).configuration
     choice = Choice(
         costs=costs,
         machine=machine,
@@ -186,12 +187,14 @@ def choose(costs: Costs, machine: Machine, workload: Workload, *, min_kept: floa
     return _inconclusive(choice, missing) if missing else choice
 
 
-def recommend(standard: Prediction, rows: Sequence[Prediction], *, min_kept: float) -> Prediction:
+def recommend(standard: Prediction, rows: Sequence[Prediction], *, min_kept: float, workload: Workload) -> Prediction:
     """Return which of some configurations to take, predicted `with_reserve`.
 
-    It is `standard` if none is more than 2 % faster over the whole run.
+    It is `standard` if none is more than 2 % faster over the whole run; else what is kept decoded, if any of that is.
     """
-    diverse = [standard, *(each for each in rows if each.kept >= min_kept)]
+    least = (1 + AS_FAST) * standard.run_images_per_s
+    keeps = [each for each in rows if each.configuration.is_keep(workload) and each.run_images_per_s > least]
+    diverse = keeps or [standard, *(each for each in rows if each.kept >= min_kept)]
     fastest = max(each.run_images_per_s for each in diverse)
     fast = [each for each in diverse if each.run_images_per_s >= (1 - AS_FAST) * fastest]
     return standard if standard in fast else min(fast, key=_preference)
@@ -231,7 +234,8 @@ def settled(choice: OwnChoice, verified: Sequence[Verified], limit_s: float) -> 
     standard, *_ = verified
     (best,) = (each for each in verified if each.prediction == choice.recommended)
     for each in verified:
-        best = each if each.beside(best).low > 1 + AS_FAST else best
+        costs_diversity = best.prediction.configuration.is_keep(choice.workload) and each.prediction.kept < 1
+        best = each if each.beside(best).low > 1 + AS_FAST and not costs_diversity else best
     # Where standard keeps up with the step, reuse is a reserve, and need not be faster.
     waits = standard.reached * choice.workload.step_s < (1 - AS_FAST) * choice.workload.batch_size
     if waits and best.beside(standard).median <= 1 + AS_FAST:

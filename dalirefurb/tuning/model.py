@@ -116,6 +116,10 @@ class Configuration:
         """Tell whether what is kept is kept for the whole run, which loses nothing since none of it is random."""
         return self.split.deterministic and self.reuse_factor > 1 and self.reuse_factor == workload.epochs
 
+    def is_keep(self, workload: Workload) -> bool:
+        """Tell whether all samples are kept so, from behind decoding on, which costs no diversity."""
+        return self.is_for_ever(workload) and self.split.split > 0 and self.coverage == 1
+
 
 @dataclass(frozen=True)
 class Prediction:

@@ -31,7 +31,7 @@ class Advice(Choice):
         """Say all of it; where nothing is recommended without the table, in which something would be the fastest."""
         notes = [f"note: {note}" for note in self.costs.notes]
         turns = ["", "in turns:", *map(str, self.verified)] if self.verified else []
-        found = [] if self.recommended is None else ["", table(self), *turns]
+        found = [] if self.recommended is None else ["", table(self), "", forms(self), *turns]
         return "\n".join([_verdict(self), _recommendation(self), _assumed(self), *found, *notes])
 
     __repr__ = __str__
@@ -136,6 +136,31 @@ def table(choice: Choice) -> str:
     return "\n".join([*lines, f"{beside}; run: {choice.workload.epochs} epochs; * what to take"])
 
 
+def forms(choice: Choice) -> str:
+    """Say what all images take as they are read, decoded and as partial ones, where they have room, what it brings.
+
+    That is by the fastest configuration that keeps enough of the different images.
+    """
+    costs, machine, count = choice.costs, choice.machine, choice.workload.num_samples
+    lines = [["what can be kept", "bytes", "has room in", "images/s", "of standard"]]
+    reused = [row for row in choice.rows if row.configuration.reuse_factor > 1 and row.kept >= choice.min_kept]
+    for form, cached in (("files, form='encoded'", ""), ("decoded images", _DECODE), ("partial images", None)):
+        alike = [
+            row for row in reused if (row.configuration.split.cached == cached if cached is not None else row.kept < 1)
+        ]
+        whole = {split.cached: count * split.image_bytes for split in costs.splits} | {"": count * costs.encoded_bytes}
+        taken = alike[0].memory_bytes + alike[0].disk_bytes if alike else 0
+        if nbytes := round(taken if cached is None else whole.get(cached, 0)):
+            rooms = {"memory": machine.memory_bytes, "disk": machine.disk_bytes}
+            room = ", ".join(place for place, most in rooms.items() if most >= nbytes) or "-"
+            speed = alike[0].images_per_s if alike else 0
+            brings = [f"{speed:,.0f}", f"{speed / choice.standard.images_per_s:.2f}"] if alike else ["-", "-"]
+            lines.append([form, amount(nbytes), room, *brings])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
+    return "\n".join("  ".join(line).rstrip() for line in padded)
+
+
 def shown(choice: Choice) -> list[Prediction]:
     """Return standard, what to take, the fastest of each reuse factor that keeps enough, and what HyCache would do."""
     found = [row for row in choice.rows if row.configuration.reuse_factor == 1 and row != choice.standard]
@@ -192,6 +217,8 @@ def _recommendation(choice: Choice) -> str:
     told = [f"{choice.speed_of(recommended):,.0f} images/s {what}, {_compared(choice, recommended)}"]
     if not choice.leave_off and recommended.configuration.split.deterministic:
         told.append("every epoch is as fresh as standard's")
+        if recommended.configuration.is_keep(choice.workload):
+            told.append("reuse can go on top of it")
     elif not choice.leave_off:
         told.append(f"it keeps {recommended.kept:.3f} of the different images")
     if not choice.leave_off and recommended.images_per_s <= (1 + AS_FAST) * standard.images_per_s:

@@ -84,6 +84,11 @@ def tune(
     require(isinstance(source, Source), "source", "a Source", source, "pass such as ImageFolder(folder)")
     remedy = "run the loader, and look at loader.diagnose()"
     require(not source.volumes, "source", "a source of images, not of volumes", source, remedy)
+    if source.prefix:
+        raise ConfigurationError(
+            "tune measures all splits, but the source's images have gone through stages already: pass the source that "
+            "Kept was given, or Kept with form='decoded'"
+        )
     recipes = {"recipe": recipe} if isinstance(recipe, Recipe) else dict(recipe)
     require(bool(recipes), "recipe", "a Recipe, or several by name", recipe, "pass such as rand_augment(224)")
     for each in recipes.values():

@@ -549,6 +549,25 @@ def test_keeps_and_pipelines_take_turns_with_loaders(folder, tmp_path, monkeypat
 
 
 @pytest.mark.weekly
+def test_a_keep_of_half_of_the_files_fetches_the_other_half_in_each_epoch(folder, tmp_path):
+    written, printed = quick("keep_slow", tmp_path / "x.json", "--data", folder)
+    results = written["results"]
+    cases = [name for name in ("slow", "http") if name in results]
+    assert cases == ["slow", "http"] or "http is left out" in printed
+    for name in cases:
+        (taken,) = results[name]["rounds"]
+        (whole,), (first, later) = taken["none"], taken["half"]
+        assert first["bytes"] == whole["bytes"] >= results[name]["file_bytes"]
+        assert 0 < later["bytes"] < whole["bytes"]
+        assert 0 < taken["kept"] < 12
+    assert [(each["least"], each["most"]) for each in results["claims"]] == len(cases) * [
+        (0.95, None),
+        (None, 0.51),
+        (None, None),
+    ]
+
+
+@pytest.mark.weekly
 def test_masks_are_made_beside_photographs_and_loaded_with_them(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "keep_memory", lambda: None)
     out, nowhere = tmp_path / "x.json", tmp_path / "python"

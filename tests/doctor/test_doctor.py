@@ -181,7 +181,7 @@ def test_a_data_set_in_the_page_cache_is_told(tmp_path: Path) -> None:
 def test_a_data_set_on_the_disk_is_measured(tmp_path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path / "images", num_samples=6)
     monkeypatch.setattr(machine, "is_cached", lambda *_: False)
-    first, second, _ = machine.data_set(folder)
+    first, second, *_ = machine.data_set(folder)
     assert (first.state, first.values["page_cache_share"]) == ("good", 0.0)
     assert float(second.values["files_per_s"] or 0) > 0
 
@@ -253,6 +253,21 @@ def test_it_is_told_which_share_of_a_data_set_pillow_decodes_and_how_long_that_t
         picture(0, height=40, width=40).save(path.with_suffix(".bmp"))
     *_, kinds = machine.data_set(folder)
     assert (kinds.state, kinds.values["pillow_share"]) == ("slow", 1.0)
+
+
+def test_it_is_told_what_an_image_takes_in_each_form_and_for_how_many_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "available_bytes", lambda: 1_000_000)
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for name, side in (("a", 40), ("b", 60)):
+        picture(0, height=side, width=side).save(folder / f"{name}.png")
+    nbytes = sum(path.stat().st_size for path in folder.iterdir()) // 2
+    *_, forms, _ = machine.data_set(folder)
+    assert forms.values == {"file_bytes": nbytes, "decoded_bytes": 3 * (1600 + 3600) // 2}
+    assert "and 7.80 KB decoded; there is room for 128 decoded in memory and " in forms.said
+    assert "Kept(source, '/dev/shm/keep') decodes each once" in forms.remedy
 
 
 def test_files_are_not_decoded_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import tarfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +314,40 @@ def test_changed_shards_are_noticed(form: Any, tmp_path: Path) -> None:
     served(Kept(shard(0), tmp_path / "keep", form=form), planner=planner)
     source = shard(10)
     assert_same(served(Kept(source, tmp_path / "keep", form=form), planner=planner), served(source, planner=planner))
+
+
+@pytest.mark.parametrize("openings", [1, 2], ids=["threads", "processes"])
+def test_what_others_make_is_waited_for_however_slow_the_source_is(
+    openings: int, photos: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dalirefurb.keep.kept._LEAST_PATIENCE_S", 0.01)
+    source = Counted(photos, delay_s=0.03)
+    one, *others = (Kept(source, tmp_path, form="encoded") for _ in range(openings))
+    other = others[0] if others else one
+    other.read(ALL[11:21])  # Of how long it takes a process knows by what it has made.
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(one.read, ALL[:10])
+        while 0 not in source.asked:
+            time.sleep(0.001)
+        other.read(ALL[9:10])
+        first.result()
+    assert sorted(source.asked) == [*range(10), *range(11, 21)]
+
+
+def test_what_is_kept_while_it_is_waited_for_is_not_read_again_by_who_waits(
+    photos: ImageFolder, tmp_path: Path
+) -> None:
+    source = Counted(photos, delay_s=0.03)
+    kept = Kept(source, tmp_path, form="encoded", size=48 * NUM_SAMPLES + 2 * len(photos.read(ALL[1:2])[0]))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(kept.read, ALL[1:8])
+        while 7 not in source.asked:
+            time.sleep(0.001)
+        (again,) = kept.read(ALL[1:2])
+        first.result()
+    assert kept._folders()[0].full
+    np.testing.assert_array_equal(again, photos.read(ALL[1:2])[0])
+    assert sorted(source.asked) == [*range(1, 8)]
 
 
 def test_bad_files_are_the_loaders_matter(tmp_path: Path) -> None:

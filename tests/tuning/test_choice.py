@@ -31,7 +31,8 @@ def chosen(made, on=None, *, min_kept=0.95, num_samples=100_000, epochs=90):
 @pytest.mark.parametrize(
     ("case", "made", "verdict", "reuse_factors"),
     [
-        ("loader-bound", costs(step_ms=STANDARD_BATCH_MS / 4), Verdict.DETECTED, {3}),
+        ("loader-bound", costs(split(), step_ms=STANDARD_BATCH_MS / 4), Verdict.DETECTED, {3}),
+        ("loader-bound, and decoded images have room", costs(step_ms=STANDARD_BATCH_MS / 4), Verdict.DETECTED, {90}),
         ("balanced", costs(split(), step_ms=STANDARD_BATCH_MS), Verdict.NOT_DETECTED, {2}),
         ("a step that is 9 % longer", costs(split(), step_ms=1.09 * STANDARD_BATCH_MS), Verdict.NOT_DETECTED, {2}),
         ("a step that is 11 % longer", costs(split(), step_ms=1.11 * STANDARD_BATCH_MS), Verdict.NOT_DETECTED, {1}),
@@ -230,6 +231,48 @@ def test_what_is_kept_for_the_whole_run_is_said_in_words_and_not_by_a_reuse_fact
     assert "source = Kept(source, 'x', size=1000000000000)" in on_disk.code(path="x")
     as_read = chosen(costs(replace(decoded, split=0, cached="", final="decode"), step_ms=1))
     assert "cached before the decode, kept for the whole run" in str(as_read)
+
+
+def test_decoded_images_are_kept_before_anything_is_reused_where_all_have_room():
+    made = costs(step_ms=10, disk=False)
+    advice = chosen(made)
+    keep, fastest = advice.recommended, advice.rows[0]
+    assert keep.configuration.is_keep(advice.workload)
+    assert fastest.run_images_per_s > 1.2 * keep.run_images_per_s
+    assert fastest.kept < 1
+    assert "every epoch is as fresh as standard's; reuse can go on top of it" in str(advice)
+    small = chosen(made, machine(memory_bytes=int(0.9 * keep.memory_bytes))).recommended
+    assert not small.configuration.is_keep(advice.workload)
+    slow = costs(split(place=1, hit_ms=0.69, kept=1.0, deterministic=True), split(), step_ms=10)
+    assert chosen(slow).recommended.configuration.reuse_factor == 3
+
+
+@pytest.mark.parametrize(
+    ("speeds", "taken"),
+    [
+        ([(1000, 1010, 1000), (2000, 2010, 2000), (2500, 2530, 2505)], 1),
+        ([(2100, 2110, 2100), (2000, 2010, 2000), (2500, 2530, 2505)], 2),
+    ],
+    ids=["reuse is faster", "standard is, too"],
+)
+def test_turns_do_not_give_diversity_up_for_speed(speeds, taken):
+    choice = chosen(costs(step_ms=10))
+    turns = turned(choice, *speeds)
+    assert choice.recommended.configuration.is_keep(choice.workload)
+    assert turns[2].prediction.kept < 1
+    assert settled(choice, turns, 100).recommended == turns[taken].prediction
+
+
+def test_what_each_form_takes_and_brings_is_said():
+    on = machine(memory_bytes=12_000_000_000, disk_bytes=10**12)
+    lines = lines_of(costs(step_ms=45), on)
+    place = next(number for number, line in enumerate(lines) if line.startswith("what can be kept"))
+    rows = [re.split(r"  +", line) for line in lines[place : place + 4]]
+    assert rows[0] == ["what can be kept", "bytes", "has room in", "images/s", "of standard"]
+    assert rows[1] == ["files, form='encoded'", "11.00 GB", "memory, disk", "-", "-"]
+    assert rows[2][:3] == ["decoded images", "15.05 GB", "disk"]
+    assert rows[3][:3] == ["partial images", "10.04 GB", "memory, disk"]
+    assert float(rows[2][4]) > 1.5
 
 
 def test_another_order_is_said_to_be_one_and_compared_with_standard_of_both():

@@ -1,0 +1,64 @@
+"""Several disks are as one folder; each sample is in one of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dalirefurb import ImageFolder, Kept
+from dalirefurb.errors import ConfigurationError, StoreError
+from dalirefurb.keep.upkeep import inspect
+from tests.keep.test_kept import ALL, NUM_SAMPLES, Counted, assert_same, served
+from tests.keep.test_prefix import CROPPED, photos
+
+__all__ = ["photos"]
+
+pytestmark = pytest.mark.usefixtures("traced_once")
+
+
+def disks(path: Path) -> list[Path]:
+    return [path / "a", path / "b", path / "c"]
+
+
+@pytest.mark.parametrize("form", ["encoded", "decoded", CROPPED.stages[:2]], ids=["encoded", "decoded", "prefix"])
+def test_each_sample_is_read_once_and_is_on_one_disk(form: Any, photos: ImageFolder, tmp_path: Path) -> None:
+    source = Counted(photos)
+    for _ in range(2):
+        assert_same(served(Kept(source, disks(tmp_path), form=form), CROPPED), served(photos, CROPPED))
+    assert sorted(source.asked) == ALL.tolist()
+    found = [inspect(path).kept for path in disks(tmp_path)]
+    assert sum(found) == NUM_SAMPLES
+    assert min(found) >= 3
+
+
+@pytest.mark.parametrize("form", ["encoded", "decoded"])
+def test_a_disk_that_is_full_leaves_the_others_their_room(form: Any, photos: ImageFolder, tmp_path: Path) -> None:
+    one = Kept(photos, disks(tmp_path), form=form, size=0)
+    assert_same(served(one, CROPPED), served(photos, CROPPED))
+    kept = Kept(photos, disks(tmp_path), form=form)
+    kept._folders()[0]._full = True
+    count = kept.fill()
+    assert inspect(disks(tmp_path)[0]).kept == 0
+    assert count == sum(inspect(path).kept for path in disks(tmp_path)[1:]) > 10
+    source = Counted(photos)
+    again = Kept(source, disks(tmp_path), form=form)
+    again._folders()[0]._full = True
+    assert_same(served(again, CROPPED), served(photos, CROPPED))
+    assert len(set(source.asked)) == NUM_SAMPLES - count
+
+
+def test_other_folders_in_their_place_are_refused(photos: ImageFolder, tmp_path: Path) -> None:
+    Kept(photos, disks(tmp_path))
+    with pytest.raises(StoreError, match=r"holds another: part\[0\] 2, not 0"):
+        Kept(photos, disks(tmp_path)[::-1])
+    with pytest.raises(StoreError, match=r"holds another: part\[1\] 3, not 2"):
+        Kept(photos, disks(tmp_path)[:2])
+    with pytest.raises(StoreError, match="holds another: part"):
+        Kept(photos, disks(tmp_path)[0])
+    with pytest.raises(ConfigurationError, match=r"must be the path of a folder, got \[\]: .* or several in a list"):
+        Kept(photos, [])
+    assert repr(Kept(photos, disks(tmp_path))).endswith(f"{[*map(str, disks(tmp_path))]}, form='decoded')")
+    assert np.prod([inspect(path).num_samples for path in disks(tmp_path)]) == NUM_SAMPLES**3

@@ -22,6 +22,7 @@ from dalirefurb.dali import Decoder, versions
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images
 from dalirefurb.keep.folder import KeepFolder
+from dalirefurb.keep.planes import Planes, planes_of
 from dalirefurb.reading.inspector import Refused, decoded
 from dalirefurb.reading.pillow_decoder import pillow_version
 from dalirefurb.source.contract import NOT_AT_HAND, DerivedSource, Source, digest_of, spread, without_targets
@@ -32,10 +33,10 @@ from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.system.sharing import local_processes
 
-Form = Literal["decoded", "encoded"]
-"""In which form samples are kept: as images, or as bytes that were read."""
+Form = Literal["decoded", "planes", "encoded"]
+"""In which form samples are kept: as images, as images in half the bytes, or as bytes that were read."""
 
-Make = Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint8]] | NDArray[np.uint8]]
+Make = Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint8] | Planes] | NDArray[np.uint8]]
 """Makes samples, (n,); of what is not to be kept it makes `NOT_AT_HAND`."""
 
 _LEAST_PATIENCE_S = 1.0
@@ -64,7 +65,9 @@ class Kept(DerivedSource):
         path: Folder where samples are kept, made if need be: on a fast local disk, or in memory, such as below
             /dev/shm.
         form: "decoded": images, upright, as a loader decodes them; of a source whose samples are images already, these.
-            "encoded": bytes as they were read.
+            "planes": the same images, those of JPEGs of 4:2:0 in half the bytes, and those in grey in a third, as the
+            planes that their files have; of a crop's window RGB is made each time, bit for bit the same. Images that
+            EXIF turns, and those of other files, are kept as with "decoded". "encoded": bytes as they were read.
         size: Bytes that the folder may take, such as "200GB", or a share of what is free there and what it holds.
 
     Raises:
@@ -80,9 +83,9 @@ class Kept(DerivedSource):
             isinstance(path, (str, os.PathLike)), "path", "the path of a folder", path, "pass such as '/local/keep'"
         )
         require(form in get_args(Form), "form", f"one of {get_args(Form)}", form, "'decoded' saves decoding, too")
-        if form == "encoded" and not source.encoded:
+        if form != "decoded" and not source.encoded:
             raise ConfigurationError(
-                "form='encoded' is for sources of encoded samples, but this one gives images: pass form='decoded'"
+                f"form={form!r} is for sources of encoded samples, but this one gives images: pass form='decoded'"
             )
         self._path = Path(os.fspath(path)).absolute()
         self._form, self._size = form, size
@@ -92,7 +95,7 @@ class Kept(DerivedSource):
     def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]]:
         """Read samples: what is kept where it lies, the others as the other source does."""
         rows = np.asarray(indices, np.int64)
-        if self.encoded and self._form == "decoded":
+        if self.encoded and self._form != "encoded":
             return [*self._source.read(rows)]
         return self._kept(rows, self._source.read, raises=True)
 
@@ -116,7 +119,7 @@ class Kept(DerivedSource):
         """
         folder = self._folder()
         parts = np.array_split(np.arange(len(self)), -(-len(self) // _FILLED_AT_A_TIME))
-        ask = self.images if self.encoded and self._form == "decoded" else self.read
+        ask = self.images if self.encoded and self._form != "encoded" else self.read
         done = itertools.count()
 
         def keep(part: NDArray[np.int64]) -> None:
@@ -174,7 +177,7 @@ class Kept(DerivedSource):
 
     def _open(self) -> KeepFolder:
         identity: dict[str, Any] = {"source": without_targets(self._source.fingerprint()), "form": self._form}
-        if self._form == "decoded" and self.encoded:
+        if self._form != "encoded" and self.encoded:
             identity["versions"] = versions() | {"pillow": pillow_version()}
             identity["value_range"] = self.value_range
         sampled: list[int] = []
@@ -222,7 +225,7 @@ class Kept(DerivedSource):
         samples = {} if folder.full else self._filled(folder, missing, make)
         rest = [index for index in missing.tolist() if index not in samples]
         if rest:
-            made = make(np.array(rest)) if raises else [NOT_AT_HAND] * len(rest)
+            made: Sequence[Any] = make(np.array(rest)) if raises else [NOT_AT_HAND] * len(rest)
             samples.update(zip(rest, made, strict=True))
         others = Images([samples[index] for index in indices[rows].tolist()])
         here = np.flatnonzero(kept)
@@ -265,10 +268,12 @@ class Kept(DerivedSource):
     def _made(self, folder: KeepFolder, indices: NDArray[np.int64], make: Make) -> dict[int, NDArray[np.uint8]]:
         """Make samples that are claimed, and keep them."""
         began, stamps = time.monotonic(), self._stamps(indices)  # Before it is read: it may change meanwhile.
-        samples = dict(zip(indices.tolist(), make(indices), strict=True))
-        for (index, sample), stamp in zip(samples.items(), stamps.tolist(), strict=True):
+        samples: dict[int, NDArray[np.uint8]] = {}
+        for index, stamp, made in zip(indices.tolist(), stamps.tolist(), [*make(indices)], strict=True):
+            sample, planes = (made.image, made.content) if isinstance(made, Planes) else (made, None)
+            samples[index] = sample
             if self._is_to_be_kept(sample):
-                folder.put(index, stamp, sample)
+                folder.put(index, stamp, sample, planes)
         self._made_s = (time.monotonic() - began) / len(samples)
         return samples
 
@@ -280,7 +285,7 @@ class Kept(DerivedSource):
             return sample.ndim == 1 and not is_page(sample)
         return sample.ndim == 3 and sample.shape[2] == 3
 
-    def _decoded_now(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    def _decoded_now(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8] | Planes]:
         """Read and decode samples; what cannot be is left to the loader, which says why, or does without."""
         own = self._decoders
         if not hasattr(own, "decode"):
@@ -297,11 +302,12 @@ class Kept(DerivedSource):
             self._image(index, content, own.decode) for index, content in zip(indices.tolist(), encoded, strict=True)
         ]
 
-    def _image(self, index: int, encoded: NDArray[np.uint8], decode: Decoder) -> NDArray[np.uint8]:
+    def _image(self, index: int, encoded: NDArray[np.uint8], decode: Decoder) -> NDArray[np.uint8] | Planes:
         try:
-            return decoded(encoded, self._levels, self.name(index), decode)
+            image = decoded(encoded, self._levels, self.name(index), decode)
         except Refused:
             return NOT_AT_HAND
+        return (planes_of(encoded, image) if self._form == "planes" else None) or image
 
 
 def _existing(path: Path) -> Path:

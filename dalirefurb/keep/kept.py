@@ -225,7 +225,7 @@ class Kept(DerivedSource):
         samples = {} if folder.full else self._filled(folder, missing, make)
         rest = [index for index in missing.tolist() if index not in samples]
         if rest:
-            made: Sequence[Any] = make(np.array(rest)) if raises else [NOT_AT_HAND] * len(rest)
+            made: Any = make(np.array(rest)) if raises else [NOT_AT_HAND] * len(rest)
             samples.update(zip(rest, made, strict=True))
         others = Images([samples[index] for index in indices[rows].tolist()])
         here = np.flatnonzero(kept)

@@ -70,6 +70,7 @@ def _laid_out(
         images = [*images_at(data, starts, np.where(layouts[:, None] == RGB, shapes, 0))]
         for row in np.flatnonzero(layouts).tolist():
             images[row] = rgb(data[starts[row] :], (int(sizes[row, 0]), int(sizes[row, 1])), int(layouts[row]))
+            images[row].flags.writeable = False
         return images
 
     address: int = data.__array_interface__["data"][0]

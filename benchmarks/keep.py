@@ -94,7 +94,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
 
 def earlier(config: Config, out: Path) -> tuple[dict[str, Any], dict[str, list[Claim]]]:
     """Return what an earlier call measured with these sizes, by the kind of files, and what was claimed of each."""
-    found = json.loads(out.read_text()) if out.exists() else {"config": None}
+    found: Any = json.loads(out.read_text()) if out.exists() else {"config": None}
     if found["config"] != asdict(config):
         return {}, {}
     results, claimed = found["results"], {}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.kernel_call import UNTOUCHED, Code
 from dalirefurb.image_batch import rounded
 from dalirefurb.kernels.kernel import compile_kernel, kernel_named
-from dalirefurb.kernels.record import DONE, WIDTH
+from dalirefurb.kernels.record import DONE, NOT_SPLIT, WIDTH
 
 FROM_PLANES = "planes.window"
 """The kernel that makes RGB of planes."""
@@ -58,12 +58,21 @@ def planes_first(
     room = kernel_named(FROM_PLANES).room_bytes(heights, widths, lines, columns, given[0, rows].T)
     most = (int(nbytes.max(initial=0)) for nbytes in (3 * lines * columns, room))
     image_bytes, room_bytes = map(rounded, most)
-    return (
-        sizes,
-        np.concatenate([taken, chosen]),
-        np.concatenate([given, numbers]),
-        (image_bytes, room_bytes),
-    )
+    return sizes, np.concatenate([taken, chosen]), np.concatenate([given, numbers]), (image_bytes, room_bytes)
+
+
+def record_behind_planes(record: NDArray[Any], constants: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    """Return the `WORK` of steps, shape (1,), behind the one that makes RGB; its tables join those of the constants."""
+    record, table = record.copy(), constants["kernels"]
+    first = np.zeros((1, table.shape[1]), np.int64)
+    first[0, 0] = compile_kernel(FROM_PLANES).address
+    for name, one, others in (("kernels", first, table), ("codes", [Code.OTHER], constants["codes"])):
+        joined = constants[f"{name} from planes"] = np.concatenate([one, others])
+        record[name] = joined.__array_interface__["data"][0]
+    record["steps"] += 1
+    record["tail"] += 1
+    record["split"] += record["split"] != NOT_SPLIT
+    return record
 
 
 def rgb(planes: NDArray[np.uint8], sides: tuple[int, int], layout: int) -> NDArray[np.uint8]:

@@ -18,10 +18,10 @@ from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Places, decoded_rows, rounded
 from dalirefurb.kernels.buffers import Levels
 from dalirefurb.kernels.host import HostFunction
-from dalirefurb.kernels.kernel import compile_any, compile_kernel, kernel_named
+from dalirefurb.kernels.kernel import compile_any, kernel_named
 from dalirefurb.kernels.lower import KernelOp
 from dalirefurb.kernels.normalize import LANES, compile_output, output_of
-from dalirefurb.kernels.planes import FROM_PLANES, planes_first
+from dalirefurb.kernels.planes import planes_first, record_behind_planes
 from dalirefurb.kernels.record import DONE, NOT_SPLIT, PROBLEMS, RAISED, WIDTH, WORK
 
 
@@ -276,19 +276,8 @@ class KernelProgram:
 
     @cached_property
     def _from_planes(self) -> NDArray[Any]:
-        """The record of what has one step more, before the others; it is made when an image first needs it."""
-        record, table = self._record.copy(), self._constants["kernels"]
-        first = np.zeros((1, table.shape[1]), np.int64)
-        self._functions.append(compile_kernel(FROM_PLANES))
-        first[0, 0] = self._functions[-1].address
-        codes = np.append(np.int64(Code.OTHER), self._constants["codes"])
-        self._planes_constants = {"kernels": np.concatenate([first, table]), "codes": codes}
-        for name, array in self._planes_constants.items():
-            record[name] = _address(array)
-        record["steps"] += 1
-        record["tail"] += 1
-        record["split"] += self._split != NOT_SPLIT
-        return record
+        """The record of the steps behind one that makes RGB of planes; it is made when an image first needs it."""
+        return record_behind_planes(self._record, self._constants)
 
     def _tabled(self, number: Callable[[Any], int]) -> NDArray[np.int64]:
         """Return a number for each kernel that the steps choose among, (s, k); 0 where there is none."""

@@ -39,6 +39,7 @@ from dalirefurb.kernels import planes
 from dalirefurb.kernels.kernel import compile_kernel, kernel_named
 from dalirefurb.kernels.record import CRAMPED, DONE, PROBLEMS, WIDTH
 from dalirefurb.reading.inspector import decoded
+from dalirefurb.source import Source
 from dalirefurb.source.levels import Levels
 from tests.keep.test_kept import Counted, assert_same, served
 from tests.pictures import encode, jpeg, picture
@@ -307,7 +308,13 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def full(path: Path, source: ImageFolder) -> Kept:
+def images_of(kept: Kept) -> Images:
+    images = kept.images(np.arange(len(kept)))
+    assert images is not None
+    return images
+
+
+def full(path: Path, source: Source) -> Kept:
     Kept(source, path, form="planes").fill()
     return Kept(source, path, form="planes")
 
@@ -378,11 +385,9 @@ def test_a_training_goes_on_with_planes_and_without(files: tuple[ImageFolder, li
 
 def test_each_image_is_kept_as_it_can_be_and_is_the_same(files: tuple[ImageFolder, list[int]], tmp_path: Path) -> None:
     source, layouts = files
-    every = np.arange(len(source))
     for kept in (Kept(source, tmp_path, form="planes"), Kept(source, tmp_path, form="planes")):
-        images = kept.images(every)
-        assert images is not None
-        for index, image in enumerate(images):
+        images = images_of(kept)
+                for index, image in enumerate(images):
             np.testing.assert_array_equal(image, source[index][0])
     assert images.origins.layouts is not None
     assert images.origins.layouts.tolist() == layouts
@@ -395,7 +400,7 @@ def test_each_image_is_kept_as_it_can_be_and_is_the_same(files: tuple[ImageFolde
 
 def test_a_file_is_read_once_for_its_image_and_its_planes(files: tuple[ImageFolder, list[int]], tmp_path: Path) -> None:
     source = Counted(files[0])
-    assert full(tmp_path, source).images(np.arange(len(source))) is not None  # type: ignore[arg-type]
+    images_of(full(tmp_path, source))
     assert sorted(source.asked) == [*range(len(source))]
 
 
@@ -411,9 +416,8 @@ def test_a_plane_that_is_damaged_is_noticed_and_made_anew(
     data[int(record["start"]) + (place if place >= 0 else int(record["nbytes"]) + place)] ^= 1
     data.flush()
     assert upkeep.verify(tmp_path) == (len(source) - 1, [index])
-    images = Kept(source, tmp_path, form="planes").images(np.arange(len(source)))
-    assert images is not None
-    for row, image in enumerate(images):
+    images = images_of(Kept(source, tmp_path, form="planes"))
+        for row, image in enumerate(images):
         np.testing.assert_array_equal(image, source[row][0])
     assert upkeep.verify(tmp_path) == (len(source), [])
 
@@ -429,9 +433,8 @@ def test_keeps_of_images_are_as_they_were_and_no_other_form_opens_them(
     assert (records["nbytes"] == 3 * records["height"].astype(int) * records["width"]).all()
     identity = json.loads((tmp_path / "images" / "keep.json").read_text())
     assert {name: identity[name] for name in ("format", "form")} == {"format": 1, "form": "decoded"}
-    images = Kept(source, tmp_path / "images").images(np.arange(len(source)))
-    assert images is not None
-    assert images.origins.layouts is None
+    images = images_of(Kept(source, tmp_path / "images"))
+        assert images.origins.layouts is None
     with pytest.raises(StoreError, match=r"in one form, but .* holds another: .*form"):
         Kept(source, tmp_path / "images", form="planes")
     full(tmp_path / "planes", source)

@@ -387,7 +387,7 @@ def test_each_image_is_kept_as_it_can_be_and_is_the_same(files: tuple[ImageFolde
     source, layouts = files
     for kept in (Kept(source, tmp_path, form="planes"), Kept(source, tmp_path, form="planes")):
         images = images_of(kept)
-                for index, image in enumerate(images):
+        for index, image in enumerate(images):
             np.testing.assert_array_equal(image, source[index][0])
     assert images.origins.layouts is not None
     assert images.origins.layouts.tolist() == layouts
@@ -417,7 +417,7 @@ def test_a_plane_that_is_damaged_is_noticed_and_made_anew(
     data.flush()
     assert upkeep.verify(tmp_path) == (len(source) - 1, [index])
     images = images_of(Kept(source, tmp_path, form="planes"))
-        for row, image in enumerate(images):
+    for row, image in enumerate(images):
         np.testing.assert_array_equal(image, source[row][0])
     assert upkeep.verify(tmp_path) == (len(source), [])
 
@@ -434,7 +434,7 @@ def test_keeps_of_images_are_as_they_were_and_no_other_form_opens_them(
     identity = json.loads((tmp_path / "images" / "keep.json").read_text())
     assert {name: identity[name] for name in ("format", "form")} == {"format": 1, "form": "decoded"}
     images = images_of(Kept(source, tmp_path / "images"))
-        assert images.origins.layouts is None
+    assert images.origins.layouts is None
     with pytest.raises(StoreError, match=r"in one form, but .* holds another: .*form"):
         Kept(source, tmp_path / "images", form="planes")
     full(tmp_path / "planes", source)

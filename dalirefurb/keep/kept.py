@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -86,6 +87,10 @@ class Kept(DerivedSource):
         if form != "decoded" and not source.encoded:
             raise ConfigurationError(
                 f"form={form!r} is for sources of encoded samples, but this one gives images: pass form='decoded'"
+            )
+        if form == "planes" and find_spec("numba") is None:
+            raise ConfigurationError(
+                "form='planes' needs the package numba, which makes RGB of them: pass form='decoded'"
             )
         self._path = Path(os.fspath(path)).absolute()
         self._form, self._size = form, size

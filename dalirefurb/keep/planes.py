@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from PIL import Image, JpegImagePlugin
 
 from dalirefurb.image_batch import GREY, HALVED
-from dalirefurb.kernels.planes import rgb
 
 _JPEG = b"\xff\xd8\xff"
 _4_2_0 = 2
@@ -48,6 +47,8 @@ def planes_of(encoded: NDArray[np.uint8], image: NDArray[np.uint8]) -> Planes | 
         return None
     if found is None:
         return None
+    from dalirefurb.kernels.planes import rgb  # Who keeps no planes needs no compiler.
+
     layout, content = found
     return Planes(image, content) if np.array_equal(rgb(content, image.shape[:2], layout), image) else None
 

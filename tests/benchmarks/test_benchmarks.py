@@ -543,7 +543,9 @@ def test_keeps_and_pipelines_take_turns_with_loaders(folder, tmp_path, monkeypat
     written, printed = quick(script, tmp_path / "x.json", "--data", folder)
     results = written["results"]
     for case in [results[name] for name in cases] or [results]:
-        assert len({each["contender"] for each in case["slices"]}) == contenders == len(case["slices"])
+        served = {each["contender"] for each in case["slices"]}
+        assert len(served - {"planes in memory"}) == contenders
+        assert len(case["slices"]) == len(served)
     assert sum(each["name"].endswith(claimed) for each in results["claims"]) == max(1, len(cases))
     assert claimed in printed
 

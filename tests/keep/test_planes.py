@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from dalirefurb.augment.kernel_call import UNTOUCHED, Code
 from dalirefurb.augment.stage import Stage
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import GREY, HALVED, RGB, Images, Places, layout_bytes
+from dalirefurb.keep import kept as kept_module
 from dalirefurb.keep import upkeep
 from dalirefurb.keep.planes import planes_of
 from dalirefurb.keep.record import RECORD
@@ -446,6 +449,20 @@ def test_arrays_have_no_planes(tmp_path: Path) -> None:
     images = np.zeros((3, 8, 8, 3), np.uint8)
     with pytest.raises(ConfigurationError, match=r"form='planes' is for sources of encoded samples, .* form='decoded'"):
         Kept(Arrays(images, np.arange(3)), tmp_path, form="planes")
+
+
+def test_without_a_compiler_planes_are_refused(
+    files: tuple[ImageFolder, list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_module, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"form='planes' needs the package numba, .*: pass form='decoded'"):
+        Kept(files[0], tmp_path, form="planes")
+    Kept(files[0], tmp_path)
+
+
+def test_who_keeps_images_loads_no_compiler() -> None:
+    code = "import sys; from dalirefurb import Kept; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_real_photographs_are_kept_as_they_are_decoded(photos: list[Path]) -> None:

@@ -84,7 +84,7 @@ class Kept(DerivedSource):
             isinstance(path, (str, os.PathLike)), "path", "the path of a folder", path, "pass such as '/local/keep'"
         )
         require(form in get_args(Form), "form", f"one of {get_args(Form)}", form, "'decoded' saves decoding, too")
-        if form != "decoded" and not source.encoded:
+        if form in ("planes", "encoded") and not source.encoded:
             raise ConfigurationError(
                 f"form={form!r} is for sources of encoded samples, but this one gives images: pass form='decoded'"
             )

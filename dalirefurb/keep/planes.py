@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, JpegImagePlugin
+from PIL.JpegImagePlugin import JpegImageFile, get_sampling
 
 from dalirefurb.image_batch import GREY, HALVED
 
-_JPEG = b"\xff\xd8\xff"
 _4_2_0 = 2
 """Of Pillow's `get_sampling`."""
 
@@ -39,11 +38,9 @@ def planes_of(encoded: NDArray[np.uint8], image: NDArray[np.uint8]) -> Planes | 
         encoded: Bytes of the file, shape (length,).
         image: The image as a loader decodes it, upright, uint8 of shape (height, width, 3).
     """
-    if bytes(encoded[: len(_JPEG)]) != _JPEG:
-        return None
     try:
         found = _found(encoded.tobytes(), *image.shape[:2])
-    except Exception:  # Pillow's, of which there are many: who decoded the image knew better.
+    except Exception:  # Pillow's: it is no JPEG, or one of which the decoder knew better.
         return None
     if found is None:
         return None
@@ -55,17 +52,17 @@ def planes_of(encoded: NDArray[np.uint8], image: NDArray[np.uint8]) -> Planes | 
 
 def _found(encoded: bytes, height: int, width: int) -> tuple[int, NDArray[np.uint8]] | None:
     """Return a layout, and what may be the planes of an image of this size; None: there are none of such a layout."""
-    luma = Image.open(io.BytesIO(encoded))
+    luma = JpegImageFile(io.BytesIO(encoded))
     if luma.size != (width, height) or luma.mode not in ("L", "RGB"):
         return None
     grey = luma.mode == "L"
-    if not grey and (min(height, width) < 2 or JpegImagePlugin.get_sampling(luma) != _4_2_0):
+    if not grey and (min(height, width) < 2 or get_sampling(luma) != _4_2_0):
         return None
     luma.draft("L", None)
     levels = np.asarray(luma)
     if grey:
         return GREY, levels.reshape(-1).copy()
-    colours = Image.open(io.BytesIO(encoded))
+    colours = JpegImageFile(io.BytesIO(encoded))
     colours.draft("YCbCr", (width // 2, height // 2))
     halves = np.asarray(colours)
     if halves.shape != ((height + 1) // 2, (width + 1) // 2, 3):

@@ -2,14 +2,13 @@
 
     standard              decodes every image each time
     kept in memory        standard on a keep of decoded images below /dev/shm: every random number is fresh
-    planes in memory      a keep of planes, of files of 4:2:0: half the bytes, RGB is made of the window of each crop
-    kept on disk          the same keep as in memory in a folder on the disk, whose file the page cache holds
+    kept on disk          the same keep in a folder on the disk, whose file the page cache holds
     reuse factor 3        decodes and augments a third of the images
     kept, reuse factor 3  reuse on the keep in memory
 
 Claims, on any machine: standard on a warm keep in memory is at least 2.2 times standard without one where files are of
 4:2:0, and 3 times where they are of 4:4:4; on disk at least 0.9 of that; reuse on a keep is at least 1.3 times the keep
-alone; planes have at least 0.85 of the speed of the images that they stand for, at most 0.52 of the bytes.
+alone.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 Bound: none is known of what a keep saves; reuse factor 3 is at most 3 times what it is put on.
 n: 5 rounds (`--rounds`), each a slice of every contender in turn, at least 4,096 images timed in each.
@@ -18,32 +17,30 @@ Files are photographs as they are, and as this script encodes them anew, in both
 before.
 
     python benchmarks/keep.py                        about 12 minutes on 2 cores
-    python benchmarks/keep.py --files 4:2:0          those files anew; the JSON goes on with its figures of others
     python benchmarks/keep.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import harness
+import numpy as np
 import stock_dali
 from claims import Claim, Speeds, Spread, claim_table, say, table
-from experiment import Experiment, Options, environment
+from experiment import Experiment, Options
 from harness import Entrant, MadeAnew
 from loaders import STANDARD, LoaderTurns, Loading, default_placement, reuse
 from PIL import Image
 from sources import repeated
 
 from dalirefurb import FileList, ImageFolder, Kept
-from dalirefurb.keep.upkeep import inspect
 
-IN_MEMORY, PLANES, ON_DISK = "kept in memory", "planes in memory", "kept on disk"
+IN_MEMORY, ON_DISK = "kept in memory", "kept on disk"
 AS_THEY_ARE = "as they are"
 FILES = {AS_THEY_ARE: None, "4:2:0": 2, "4:4:4": 0}
 """How colours are stored in JPEGs, with Pillow's numbers."""
@@ -51,8 +48,6 @@ FILES = {AS_THEY_ARE: None, "4:2:0": 2, "4:4:4": 0}
 LEAST_GAIN = {"4:2:0": 2.2, "4:4:4": 3.0}
 LEAST_ON_DISK = 0.9
 LEAST_WITH_REUSE = 1.3
-OF_PLANES = "4:2:0"
-LEAST_OF_PLANES, MOST_BYTES_OF_PLANES = 0.85, 0.52
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +72,8 @@ class Config(Loading):
 
 def measure(config: Config, options: Options) -> dict[str, Any]:
     """Encode the photographs anew, fill the keeps, and let all take turns."""
-    measured, claimed = earlier(config, options.out)
-    for name in options.files or FILES:
-        subsampling = FILES[name]
+    measured: dict[str, Any] = {}
+    for name, subsampling in FILES.items():
         with ExitStack() as stack:
             files, memory, disk = (
                 Path(stack.enter_context(TemporaryDirectory(dir=folder))) for folder in (None, config.memory, None)
@@ -87,36 +81,21 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
             if subsampling is not None:
                 encode(options.data, files, subsampling)
             photographs = repeated(options.data if subsampling is None else files, config.samples)
-            measured[name] = {"environment": environment(), **compare(config, name, photographs, memory, disk)}
-        claimed[name] = measured[name].pop("claims")
-    return {"claims": [claim for own in claimed.values() for claim in own], **measured}
-
-
-def earlier(config: Config, out: Path) -> tuple[dict[str, Any], dict[str, list[Claim]]]:
-    """Return what an earlier call measured with these sizes, by the kind of files, and what was claimed of each."""
-    found: Any = json.loads(out.read_text()) if out.exists() else {"config": None}
-    if found["config"] != asdict(config):
-        return {}, {}
-    results, claimed = found["results"], {}
-    for name in (kinds := [name for name in FILES if name in results]):
-        results[name].setdefault("environment", found["environment"])
-        claimed[name] = [Claim.read(each) for each in results["claims"] if each["name"].startswith(f"{name}: ")]
-    return {name: results[name] for name in kinds}, claimed
+            measured[name] = compare(config, name, photographs, memory, disk)
+    return {"claims": [claim for each in measured.values() for claim in each.pop("claims")], **measured}
 
 
 def compare(config: Config, files: str, source: FileList, memory: Path, disk: Path) -> dict[str, Any]:
-    """Fill the keeps, and let all take turns."""
-    keeps = {IN_MEMORY: Kept(source, memory / "keep"), ON_DISK: Kept(source, disk / "keep")}
-    if files == OF_PLANES:
-        keeps[PLANES] = Kept(source, memory / "planes", form="planes")
-    for keep in keeps.values():
+    """Fill two keeps, and let all take turns."""
+    kept, on_disk = Kept(source, memory / "keep"), Kept(source, disk / "keep")
+    for keep in (kept, on_disk):
         keep.fill()
-    kept = keeps[IN_MEMORY]
     planners = config.planners(config.reuse_factor)
     reused = reuse(config.reuse_factor)
     parts = {
         STANDARD: (source, STANDARD),
-        **{name: (keep, STANDARD) for name, keep in keeps.items()},
+        IN_MEMORY: (kept, STANDARD),
+        ON_DISK: (on_disk, STANDARD),
         reused: (source, reused),
         config.kept_reuse: (kept, reused),
     }
@@ -128,15 +107,8 @@ def compare(config: Config, files: str, source: FileList, memory: Path, disk: Pa
         stock: Entrant = MadeAnew(stock_dali.NEAREST, lambda: stock_dali.stock(config, source, default_placement()))
         slices = harness.interleave([stock, *turns], rounds=config.rounds, timed_batches=config.timed_batches)
     speeds = harness.speeds_of(slices)
-    nbytes = inspect(memory / "keep").nbytes
     judged = claims(config, files, speeds)
-    if files == OF_PLANES:
-        share = inspect(memory / "planes").nbytes / nbytes
-        judged += [
-            Claim.between(speeds, PLANES, IN_MEMORY, LEAST_OF_PLANES),
-            Claim(f"bytes of {PLANES} / {IN_MEMORY}", Spread(share, share, share), most=MOST_BYTES_OF_PLANES),
-        ]
-    judged = [replace(claim, name=f"{files}: {claim.name}") for claim in judged]
+    nbytes = sum(each.nbytes for each in kept.images(np.arange(len(kept))) or ())
     say(
         f"files {files}, {nbytes / len(kept) / 1e3:.0f} KB an image where they are kept",
         table(["contender", "images/s [quartiles]"], [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]),
@@ -149,13 +121,14 @@ def claims(config: Config, files: str, speeds: Speeds) -> list[Claim]:
     """Divide figures of one round by each other."""
     factor, reused = config.reuse_factor, reuse(config.reuse_factor)
     of_stock = (STANDARD, reused, IN_MEMORY, config.kept_reuse)
-    return [
+    made = [
         Claim.between(speeds, IN_MEMORY, STANDARD, LEAST_GAIN.get(files)),
         Claim.between(speeds, ON_DISK, IN_MEMORY, LEAST_ON_DISK),
         Claim.between(speeds, reused, STANDARD, bound=factor),
         Claim.between(speeds, config.kept_reuse, IN_MEMORY, LEAST_WITH_REUSE, bound=factor),
         *(Claim.between(speeds, name, stock_dali.NEAREST) for name in of_stock),
     ]
+    return [replace(claim, name=f"{files}: {claim.name}") for claim in made]
 
 
 def encode(data: Path, folder: Path, subsampling: int) -> None:
@@ -172,7 +145,6 @@ EXPERIMENT = Experiment(
     measure,
     Config(batch_size=64, epoch_batches=32, rounds=5),
     quick=Config(layers=0, size=32, batch_size=4, epoch_batches=3, rounds=1, timed_batches=2, memory="/tmp"),
-    options={"--files": {"nargs": "+", "choices": [*FILES], "help": "kinds of files; by default all"}},
     keeps_memory=True,
 )
 

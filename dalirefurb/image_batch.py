@@ -37,16 +37,30 @@ def aligned_empty(nbytes: int) -> NDArray[np.uint8]:
     return unaligned[start : start + nbytes]
 
 
+RGB, GREY, HALVED = 0, 1, 2
+"""How an image lies: pixel after pixel; as levels of grey, which all three channels have; or as the planes of a JPEG of
+4:2:0, Y, Cb and Cr behind each other, the last two of half the height and width, rounded up."""
+
+
+def layout_bytes(layout: int, heights: Bytes, widths: Bytes) -> Bytes:
+    """Return the bytes of images of a height and width that lie so."""
+    if layout == HALVED:
+        return heights * widths + 2 * ((heights + 1) // 2) * ((widths + 1) // 2)
+    return (1 if layout == GREY else 3) * heights * widths
+
+
 class Places(NamedTuple):
     """Where n C-contiguous images lie.
 
     Attributes:
         addresses: Memory addresses of the images' first bytes, int64 of shape (n,).
         sizes: Heights and widths of the images in pixels, int64 of shape (n, 2).
+        layouts: How each lies, such as `HALVED`, int64 of shape (n,); None: all are RGB.
     """
 
     addresses: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    layouts: NDArray[np.int64] | None = None
 
     @classmethod
     def of_rows(cls, array: NDArray[Any], rows: NDArray[np.int64]) -> Places:
@@ -55,7 +69,7 @@ class Places(NamedTuple):
 
     def of(self, rows: NDArray[np.int64]) -> Places:
         """Return the places of some images."""
-        return Places(self.addresses[rows], self.sizes[rows])
+        return Places(self.addresses[rows], self.sizes[rows], None if self.layouts is None else self.layouts[rows])
 
 
 class Rows(NamedTuple):
@@ -131,10 +145,15 @@ class Images(Sequence[NDArray[Any]]):
             return images
 
         def locate() -> Places:
-            places = Places(np.empty(count, np.int64), np.empty((count, 2), np.int64))
+            addresses, sizes, layouts = (
+                np.empty(count, np.int64),
+                np.empty((count, 2), np.int64),
+                np.zeros(count, np.int64),
+            )
             for rows, part in parts:
-                places.addresses[rows], places.sizes[rows] = part.places
-            return places
+                addresses[rows], sizes[rows], own = part.origins
+                layouts[rows] = RGB if own is None else own
+            return Places(addresses, sizes, layouts if layouts.any() else None)
 
         return cls.on_demand(count, look, locate)
 
@@ -142,7 +161,9 @@ class Images(Sequence[NDArray[Any]]):
         """Return the images of some rows, shape (n,)."""
         if np.array_equal(rows, np.arange(len(self))):
             return self
-        chosen = Images.on_demand(len(rows), lambda: [self[row] for row in rows.tolist()], lambda: self.places.of(rows))
+        chosen = Images.on_demand(
+            len(rows), lambda: [self[row] for row in rows.tolist()], lambda: self.origins.of(rows)
+        )
         if self.whole is not None:
             chosen.whole = self.whole[0], self.whole[1][rows]
         return chosen
@@ -162,11 +183,16 @@ class Images(Sequence[NDArray[Any]]):
 
     @cached_property
     def places(self) -> Places:
-        """Where they lie.
+        """Where they lie, all as RGB, which is made of those that lie otherwise.
 
         Raises:
             LoaderError: One is not C-contiguous uint8 of shape (H, W, 3).
         """
+        return self.origins if self.origins.layouts is None else _located(self._images)
+
+    @cached_property
+    def origins(self) -> Places:
+        """Where they lie, as they do, for who knows the layouts; errors are those of `places`."""
         return _located(self._images) if self._locate is None else self._locate()
 
     @property

@@ -49,8 +49,8 @@ MAY_IMPORT = {
     "store": {"calls", "checks", "errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},
     "dali": {"augment", "errors", "image_batch", "numba", "nvidia", "numpy"},
     "reading": SAMPLES | GROUND | {"dali", "system", "PIL", "numpy", "xxhash"},
-    "keep": {"augment", "kernels"}
-    | {"checks", "dali", "errors", "image_batch", "reading", "source", "store", "system", "numpy", "xxhash"},
+    "keep": GROUND - {"rng"}
+    | {"augment", "checks", "dali", "kernels", "reading", "source", "store", "system", "PIL", "numpy", "xxhash"},
     "kernels": GROUND | {"augment", "dali", "system", "cupy", "llvmlite", "numba", "nvidia", "numpy"},
     "targets": SAMPLES - {"planning"} | {"kernels", "PIL", "numba", "numpy", "typing_extensions", "yaml"},
     "testing": GROUND - {"rng"}

@@ -297,7 +297,10 @@ def _add_keep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=path, metavar="FOLDER", help=_FOLDER)
     parser.add_argument("path", type=path, metavar="KEEP", help="folder where samples are kept, made if need be")
     parser.add_argument(
-        "--form", choices=("decoded", "encoded"), default="decoded", help="images, or files as they are (decoded)"
+        "--form",
+        choices=("decoded", "planes", "encoded"),
+        default="decoded",
+        help="images, images in half the bytes, or files as they are (decoded)",
     )
     parser.add_argument(
         "--size", default="80%", metavar="BUDGET", help='bytes at most, such as "200GB" (80%% of the disk)'

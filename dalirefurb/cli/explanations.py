@@ -122,6 +122,7 @@ beforehand.""",
 examples:
   dalirefurb keep photos/ /local/keep
   dalirefurb keep photos/ /dev/shm/keep --size 100GB       in memory
+  dalirefurb keep photos/ /dev/shm/keep --form planes      half the bytes, of JPEGs of 4:2:0
   dalirefurb keep /far/photos/ /local/files --form encoded
   dalirefurb cache verify /local/keep""",
 }

@@ -198,15 +198,16 @@ class KeepFolder:
         records[~kept] = 0
         return samples_of(data, records), kept
 
-    def put(self, index: int, stamp: int, sample: NDArray[np.uint8]) -> bool:
+    def put(self, index: int, stamp: int, sample: NDArray[np.uint8], planes: NDArray[np.uint8] | None = None) -> bool:
         """Keep a sample that is claimed; return whether there is room for it.
 
         Args:
             index: Index of the sample.
             stamp: Stamp of what it was made of.
             sample: Image, uint8 of shape (height, width, 3), or encoded bytes, uint8 of shape (length,).
+            planes: What is kept in place of the image, uint8 of shape (nbytes,); None: the image.
         """
-        content = np.ascontiguousarray(sample).reshape(-1).data
+        content = np.ascontiguousarray(sample if planes is None else planes).reshape(-1).data
         height, width = sample.shape[:2] if sample.ndim == 3 else (0, 0)
         try:
             if (start := self._take_room(content.nbytes)) is None:

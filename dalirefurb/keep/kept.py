@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from dalirefurb.dali import Decoder, versions
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images
 from dalirefurb.keep.folder import KeepFolder
+from dalirefurb.keep.planes import Planes, planes_of
 from dalirefurb.keep.prefix import Prefix
 from dalirefurb.reading.inspector import Refused, decoded
 from dalirefurb.reading.pillow_decoder import pillow_version
@@ -34,10 +36,11 @@ from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.system.sharing import local_processes
 
-Form = Literal["decoded", "encoded"] | Sequence[Stage]
-"""In which form samples are kept: as images, as bytes that were read, or as what the first stages of a recipe leave."""
+Form = Literal["decoded", "planes", "encoded"] | Sequence[Stage]
+"""In which form samples are kept: as images, as images in half the bytes, as bytes that were read, or as what the first
+stages of a recipe leave."""
 
-Make = Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint8]] | NDArray[np.uint8]]
+Make = Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint8] | Planes] | NDArray[np.uint8]]
 """Makes samples, (n,); of what is not to be kept it makes `NOT_AT_HAND`."""
 
 _LEAST_PATIENCE_S, _PATIENCE_EACH_S = 1.0, 0.1
@@ -71,8 +74,11 @@ class Kept(DerivedSource):
         path: Folder where samples are kept, made if need be: on a fast local disk, or in memory, such as below
             /dev/shm. Or several in a list, on a disk each: a hash of its index says in which of them a sample is.
         form: "decoded": images, upright, as a loader decodes them; of a source whose samples are images already, these.
-            "encoded": bytes as they were read. Or the first stages of recipes, of which none is random, such as
-            `recipe.stages[:2]`: what they leave, by the kernels of a loader; targets would not move along.
+            "planes": the same images, those of JPEGs of 4:2:0 in half the bytes, and those in grey in a third, as the
+            planes that their files have; of a crop's window RGB is made each time, bit for bit the same. Images that
+            EXIF turns, and those of other files, are kept as with "decoded". "encoded": bytes as they were read. Or the
+            first stages of recipes, of which none is random, such as `recipe.stages[:2]`: what they leave, by the
+            kernels of a loader; targets would not move along.
         size: Bytes that each folder may take, such as "200GB", or a share of what is free there and what it holds.
 
     Raises:
@@ -98,12 +104,16 @@ class Kept(DerivedSource):
                 f"{', '.join(stage.name for stage in source.prefix)}: keep what is below it"
             )
         self._prefix = Prefix(form, source) if isinstance(form, (list, tuple)) else None
-        wanted = ("decoded", "encoded")
+        wanted = ("decoded", "planes", "encoded")
         holds = self._prefix is not None or form in wanted
         require(holds, "form", f"one of {wanted}, or stages", form, "'decoded' saves decoding, too")
-        if form == "encoded" and not source.encoded:
+        if self._prefix is None and form != "decoded" and not source.encoded:
             raise ConfigurationError(
-                "form='encoded' is for sources of encoded samples, but this one gives images: pass form='decoded'"
+                f"form={form!r} is for sources of encoded samples, but this one gives images: pass form='decoded'"
+            )
+        if form == "planes" and find_spec("numba") is None:
+            raise ConfigurationError(
+                "form='planes' needs the package numba, which makes RGB of them: pass form='decoded'"
             )
         self._paths = [Path(os.fspath(each)).absolute() for each in paths]
         self._form, self._size = "stages" if self._prefix else str(form), size
@@ -115,7 +125,7 @@ class Kept(DerivedSource):
     def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]]:
         """Read samples: what is kept where it lies, the others as the other source does."""
         rows = np.asarray(indices, np.int64)
-        if self.encoded and self._form == "decoded":
+        if self.encoded and self._form != "encoded":
             return [*self._source.read(rows)]
         return self._kept(rows, self._source.read if self._prefix is None else self._through_prefix, raises=True)
 
@@ -139,7 +149,7 @@ class Kept(DerivedSource):
         """
         folders = self._folders()
         parts = np.array_split(np.arange(len(self)), -(-len(self) // _FILLED_AT_A_TIME))
-        ask = self.images if self.encoded and self._form == "decoded" else self.read
+        ask = self.images if self.encoded and self._form != "encoded" else self.read
         done = itertools.count()
 
         def keep(part: NDArray[np.int64]) -> None:
@@ -266,7 +276,7 @@ class Kept(DerivedSource):
         samples = {} if folder.full else self._filled(folder, missing, make)
         rest = [index for index in missing.tolist() if index not in samples]
         if rest:
-            made = make(np.array(rest)) if raises else [NOT_AT_HAND] * len(rest)
+            made: Any = make(np.array(rest)) if raises else [NOT_AT_HAND] * len(rest)
             samples.update(zip(rest, made, strict=True))
         others = Images([samples[index] for index in indices[rows].tolist()])
         here = np.flatnonzero(kept)
@@ -312,10 +322,12 @@ class Kept(DerivedSource):
     def _made(self, folder: KeepFolder, indices: NDArray[np.int64], make: Make) -> dict[int, NDArray[np.uint8]]:
         """Make samples that are claimed, and keep them."""
         began, stamps = time.monotonic(), self._stamps(indices)  # Before it is read: it may change meanwhile.
-        samples = dict(zip(indices.tolist(), make(indices), strict=True))
-        for (index, sample), stamp in zip(samples.items(), stamps.tolist(), strict=True):
+        samples: dict[int, NDArray[np.uint8]] = {}
+        for index, stamp, made in zip(indices.tolist(), stamps.tolist(), [*make(indices)], strict=True):
+            sample, planes = (made.image, made.content) if isinstance(made, Planes) else (made, None)
+            samples[index] = sample
             if self._is_to_be_kept(sample):
-                folder.put(index, stamp, sample)
+                folder.put(index, stamp, sample, planes)
         self._longest_s = max(self._longest_s, time.monotonic() - began)
         return samples
 
@@ -327,7 +339,7 @@ class Kept(DerivedSource):
             return sample.ndim == 1 and not is_page(sample)
         return sample.ndim == 3 and sample.shape[2] == 3
 
-    def _decoded_now(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    def _decoded_now(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8] | Planes]:
         """Read and decode samples; what cannot be is left to the loader, which says why, or does without."""
         own = self._decoder()
         try:
@@ -373,11 +385,12 @@ class Kept(DerivedSource):
             self._decoders.decode = Decoder()
         return self._decoders
 
-    def _image(self, index: int, encoded: NDArray[np.uint8], decode: Decoder) -> NDArray[np.uint8]:
+    def _image(self, index: int, encoded: NDArray[np.uint8], decode: Decoder) -> NDArray[np.uint8] | Planes:
         try:
-            return decoded(encoded, self._levels, self.name(index), decode)
+            image = decoded(encoded, self._levels, self.name(index), decode)
         except Refused:
             return NOT_AT_HAND
+        return (planes_of(encoded, image) if self._form == "planes" else None) or image
 
 
 def _existing(path: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from dalirefurb.kernels.host import HostFunction
 from dalirefurb.kernels.kernel import compile_any, kernel_named
 from dalirefurb.kernels.lower import KernelOp
 from dalirefurb.kernels.normalize import LANES, compile_output, output_of
+from dalirefurb.kernels.planes import planes_first, record_behind_planes
 from dalirefurb.kernels.record import DONE, NOT_SPLIT, PROBLEMS, RAISED, WIDTH, WORK
 
 
@@ -234,15 +236,23 @@ class KernelProgram:
             assert reserve is not None
             partials = reserve(sizes[self._split, :computed])
             written = partials.places.addresses
+        chosen, numbers = self._laid_out(feeds, final or {}, sizes, computed, cut)
+        record = self._record.copy()
+        if entering.layouts is not None:
+            cuts = self._steps[0].code if self._steps and self._split != 0 else Code.OTHER
+            laid_out = planes_first(entering.layouts, cuts, sizes, chosen, numbers)
+            sizes, chosen, numbers, (image_bytes, room_bytes) = laid_out
+            scratch = Scratch(max(scratch.image_bytes, image_bytes), max(scratch.room_bytes, room_bytes))
+            record = self._from_planes.copy()
         arrays = {
             "sizes": sizes,
+            "chosen": chosen,
+            "numbers": numbers,
             "origins": np.concatenate([entering.addresses, at_hand.addresses]),
             "partials": written,
             "targets": targets,
             "done": np.zeros(count, np.uint8),
         }
-        arrays["chosen"], arrays["numbers"] = self._laid_out(feeds, final or {}, sizes, computed, cut)
-        record = self._record.copy()
         record["count"], record["computed"] = count, computed
         record["streamed"] = self.output is not None and results is not None and streamed(self.output, len(results))
         record["image_bytes"], record["room_bytes"] = scratch
@@ -264,6 +274,11 @@ class KernelProgram:
 
         return self._tabled(address_of)
 
+    @cached_property
+    def _from_planes(self) -> NDArray[Any]:
+        """The record of the steps behind one that makes RGB of planes; it is made when an image first needs it."""
+        return record_behind_planes(self._record, self._constants)
+
     def _tabled(self, number: Callable[[Any], int]) -> NDArray[np.int64]:
         """Return a number for each kernel that the steps choose among, (s, k); 0 where there is none."""
         table = np.zeros((len(self._steps), max((len(step.kernels) for step in self._steps), default=1)), np.int64)
@@ -280,14 +295,17 @@ class KernelProgram:
     def _places(self, feeds: Mapping[str, Feed], images: Images | None) -> Places:
         """Return the places of what enters; what is yet to be decoded has no address, but its size to come."""
         if images is not None:
-            return images.places
+            return images.origins
         sizes = np.array(feeds["sizes" if self._window is None else f"{self._window}/shape"], np.int64)
-        addresses = np.zeros(len(sizes), np.int64)
+        addresses, layouts = np.zeros(len(sizes), np.int64), None
         samples = feeds["sample"]
         if len(decoded := decoded_rows(samples)):
             whole = samples if isinstance(samples, Images) else Images([samples[row] for row in decoded])
-            addresses[decoded], sizes[decoded] = whole.places
-        return Places(addresses, sizes)
+            addresses[decoded], sizes[decoded], own = whole.origins
+            if own is not None:
+                layouts = np.zeros(len(sizes), np.int64)
+                layouts[decoded] = own
+        return Places(addresses, sizes, layouts)
 
     def _sizes_of(self, entering: NDArray[np.int64], pinned: NDArray[np.int64]) -> tuple[NDArray[np.int64], Scratch]:
         """Return the sizes of images before, between and after the steps, (s + 1, n, 2), given those that enter.

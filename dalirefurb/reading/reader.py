@@ -275,7 +275,7 @@ class Reader:
         images = self._source.images(indices) if self._asks_for_images else None
         if images is None:
             return self._looked_at(indices, held)
-        sizes = images.places.sizes
+        sizes = images.origins.sizes
         pixels = sizes.prod(axis=1)
         rest = np.flatnonzero((pixels == 0) | (self.max_pixels is not None and pixels > (self.max_pixels or 0)))
         if not len(rest) and self._passes_images:

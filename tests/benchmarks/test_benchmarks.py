@@ -536,6 +536,7 @@ def test_data_of_another_kind_is_refused_in_one_line(script, must, tmp_path, cap
         ("keep", ["as they are", "4:2:0", "4:4:4"], 6, "kept in memory / standard"),
         ("dali_pipelines", [], 14, "late pipeline, dali, standard / loader, dali, standard"),
         ("views", [], 8, "two views, SimCLR, a loader each"),
+        ("keep_planes", [], 4, "RandAugment, planes / RandAugment, RGB"),
     ],
 )
 def test_keeps_and_pipelines_take_turns_with_loaders(folder, tmp_path, monkeypatch, script, cases, contenders, claimed):

@@ -250,7 +250,7 @@ NO_KERNEL = Recipe([Decode(), Resize((SIZE, SIZE)), Custom(doubled, "doubled"), 
         (CROPPED.stages[1:2], "must be Decode and what follows where a source gives encoded images, got resize"),
         ([], r"first stages of a recipe, got \[\]"),
         (["decoded"], r"first stages of a recipe, got \['decoded'\]"),
-        ("decode", r"must be one of \('decoded', 'encoded'\), or stages"),
+        ("decode", r"must be one of \('decoded', 'planes', 'encoded'\), or stages"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_by_name(form: Any, refusal: str, photos: ImageFolder, tmp_path: Path) -> None:

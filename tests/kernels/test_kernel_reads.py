@@ -10,6 +10,7 @@ import pytest
 SCRIPT = """
 import ctypes, mmap, sys
 import numpy as np
+from dalirefurb.image_batch import GREY, HALVED, RGB, layout_bytes
 from dalirefurb.kernels.kernel import compile_kernel, kernel_named
 from dalirefurb.kernels.record import FULL, WIDTH
 
@@ -36,12 +37,15 @@ for name in names:
             given = [[0, 0, height, width, mirror, 0, 0, 6, 4] for mirror in (0, 1)]
             given += [[height - 1, width - 1, 1, 1, 0, 0, 0, 6, 4]]
             sides = 6, 4
+        elif name == "planes.window":
+            given, sides = [[0, 0, GREY], [0, 0, HALVED]], (height, width)
         else:
             given, sides = [[0, 0]], (height, width)
         for numbers in given:
             numbers = np.array(numbers + [0] * (WIDTH - len(numbers)), np.float64)
             room = np.zeros(int(kernel.room_bytes(height, width, *sides, numbers)) + 64, np.uint8)
-            image = end_of_image - 3 * height * width + beyond
+            layout = int(numbers[2]) if name == "planes.window" else RGB
+            image = end_of_image - layout_bytes(layout, height, width) + beyond
             out = end_of_result - 3 * sides[0] * sides[1] + beyond_result
             addresses = numbers.ctypes.data, room.ctypes.data + -room.ctypes.data % 64, len(room) - 64, out
             assert function(image, height, width, *sides, *addresses) == 1
@@ -52,6 +56,7 @@ KERNELS = [
     *("resample.bicubic", "resample.lanczos", "resize.bilinear"),
     *("color.grayscale", "color.sharpness", "levels.equalize", "levels.auto_contrast"),
     *("crop_flip.pick", "crop_flip.flip", "crop_flip.flip_over", "crop_flip.crop", "crop_flip.crop_reflected"),
+    "planes.window",
 ]
 
 

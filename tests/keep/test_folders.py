@@ -23,7 +23,10 @@ def disks(path: Path) -> list[Path]:
     return [path / "a", path / "b", path / "c"]
 
 
-@pytest.mark.parametrize("form", ["encoded", "decoded", CROPPED.stages[:2]], ids=["encoded", "decoded", "prefix"])
+FORMS = ["encoded", "decoded", "planes", CROPPED.stages[:2]]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["encoded", "decoded", "planes", "prefix"])
 def test_each_sample_is_read_once_and_is_on_one_disk(form: Any, photos: ImageFolder, tmp_path: Path) -> None:
     source = Counted(photos)
     for _ in range(2):

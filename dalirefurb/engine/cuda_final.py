@@ -197,7 +197,7 @@ class CudaFinal:
         slots = lease.places(self._memory) if isinstance(lease, DeviceLease) else None
         if slots is not None:
             rows = cache_plan.found()
-            addresses[rows], sizes[rows] = slots
+            addresses[rows], sizes[rows] = slots.addresses, slots.sizes
         else:
             others.append(cache_plan.pinned_images())
         for rows, images in others:

@@ -25,7 +25,8 @@ from dalirefurb import rng
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import draw
 from dalirefurb.dali import Part
-from dalirefurb.engine.backend_factory import BackendFactory, Devices, Kernels, choose_kernels
+from dalirefurb.engine.backend_factory import BackendFactory
+from dalirefurb.engine.kernel_choice import Devices, Kernels, choose_kernels
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.image_batch import Images, Rows
 from dalirefurb.kernels.runner import KernelRunner

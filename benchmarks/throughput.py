@@ -40,7 +40,7 @@ from sources import repeated
 
 from dalirefurb import rand_augment
 from dalirefurb.augment.presets import Order
-from dalirefurb.engine.backend_factory import Kernels
+from dalirefurb.engine.kernel_choice import Kernels
 from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
 

@@ -17,7 +17,6 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device
 from dalirefurb.calls import Explained
 from dalirefurb.checks import epoch_of, require
-from dalirefurb.engine.backend_factory import Devices, Kernels, choose_for_views, dali_goes_on
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.batch_tensors import BatchTensors, TargetForm, TargetTensors
 from dalirefurb.engine.behind import behind
@@ -27,6 +26,7 @@ from dalirefurb.engine.configuration import Configuration, check_kinds
 from dalirefurb.engine.cursor import Cursor
 from dalirefurb.engine.diagnosis import NOTHING_SERVED, Diagnosis
 from dalirefurb.engine.finisher import Served
+from dalirefurb.engine.kernel_choice import Devices, Kernels, choose_for_views, dali_goes_on
 from dalirefurb.engine.loader_view import Batch, EpochSampler, Mappable, refuse_caller
 from dalirefurb.engine.own_versions import OwnVersions
 from dalirefurb.engine.prefetch import Prefetch

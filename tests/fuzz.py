@@ -32,7 +32,7 @@ from PIL import Image, ImageOps
 
 from dalirefurb import BadSamplePolicy, Loader, Prefetch, Recipe, Standard, evaluate, simple
 from dalirefurb.dali import Graph
-from dalirefurb.engine.backend_factory import Kernels
+from dalirefurb.engine.kernel_choice import Kernels
 from dalirefurb.planning.batch_plan import Indices
 from dalirefurb.reading.inspector import Refused, decoded, judge
 from dalirefurb.reading.pillow_decoder import PillowDecoder

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.engine.backend_factory import Devices, Kernels, done_by
 from dalirefurb.engine.configuration import makes_alike
+from dalirefurb.engine.kernel_choice import Devices, Kernels, done_by
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.source import Source

@@ -15,14 +15,7 @@ from dalirefurb import rng
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import views
-from dalirefurb.engine.backend_factory import (
-    BackendFactory,
-    begun_on_gpu,
-    compile_kernels,
-    dali_goes_on,
-    done_by,
-    done_by_kernels,
-)
+from dalirefurb.engine.backend_factory import BackendFactory
 from dalirefurb.engine.backends import (
     BothPartsBackend,
     ComputeBackend,
@@ -42,6 +35,7 @@ from dalirefurb.engine.diagnosis import Facts
 from dalirefurb.engine.engine import Engine
 from dalirefurb.engine.finisher import Finisher, Finishing
 from dalirefurb.engine.inputs import InputBuilder
+from dalirefurb.engine.kernel_choice import begun_on_gpu, compile_kernels, dali_goes_on, done_by, done_by_kernels
 from dalirefurb.engine.memory import BESIDE_STORE, Account
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.engine.preparer import Preparer

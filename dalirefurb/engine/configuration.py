@@ -20,7 +20,7 @@ from dalirefurb.augment.stage import Stage, renamed
 from dalirefurb.augment.stages.custom import Custom
 from dalirefurb.calls import INSTEAD, NEEDED
 from dalirefurb.dali import Graph, cut_window, versions
-from dalirefurb.engine.backend_factory import Devices, Kernels, begun_on_gpu, done_by, left_to_dali
+from dalirefurb.engine.kernel_choice import Devices, Kernels, begun_on_gpu, done_by, left_to_dali
 from dalirefurb.engine.partners import check_partners
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import ConfigurationError

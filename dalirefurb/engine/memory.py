@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from dalirefurb.augment.stages.partners import CopyPaste
-from dalirefurb.engine.backend_factory import Devices, begun_on_gpu, left_to_dali
 from dalirefurb.engine.configuration import Configuration
+from dalirefurb.engine.kernel_choice import Devices, begun_on_gpu, left_to_dali
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import OutOfMemoryError
 from dalirefurb.kernels.buffers import Levels

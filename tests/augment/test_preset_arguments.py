@@ -31,7 +31,7 @@ from dalirefurb import (
     trivial_augment,
 )
 from dalirefurb.augment import CenterCrop, HorizontalFlip, RandAugmentLayer, RandomCrop, RandomResizedCrop, Resize
-from dalirefurb.engine.backend_factory import Kernels
+from dalirefurb.engine.kernel_choice import Kernels
 from dalirefurb.errors import ConfigurationError
 from tests.pictures import picture, write_folder
 

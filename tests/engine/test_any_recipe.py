@@ -52,7 +52,7 @@ from dalirefurb.augment import (
     VerticalFlip,
 )
 from dalirefurb.augment.geometry import unmapped
-from dalirefurb.engine.backend_factory import Kernels
+from dalirefurb.engine.kernel_choice import Kernels
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
 from dalirefurb.targets import Annotated, Boxes, Masks

@@ -33,8 +33,7 @@ from dalirefurb import (
 from dalirefurb.augment import Custom
 from dalirefurb.augment.policies.operations import OPERATIONS
 from dalirefurb.augment.stage import Device
-from dalirefurb.engine import backend_factory
-from dalirefurb.engine.backend_factory import BackendFactory, Devices, choose_kernels, done_by_kernels
+from dalirefurb.engine.kernel_choice import BackendFactory, Devices, choose_kernels, done_by_kernels
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.planning import Frozen
@@ -75,7 +74,7 @@ def epochs(loader: Loader, count: int) -> torch.Tensor:
 
 
 def test_numba_computes_on_the_cpu_and_dali_elsewhere_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend_factory, "_installed", lambda package: package != "cupy")
+    monkeypatch.setattr(kernel_choice, "_installed", lambda package: package != "cupy")
     assert choose_kernels(None, RECIPE, Devices()) == "numba"
     assert choose_kernels(None, RECIPE, Devices("cpu", "gpu")) == "dali"
     assert choose_kernels(None, RECIPE, Devices("gpu", "gpu")) == "dali"

@@ -35,7 +35,7 @@ from dalirefurb.augment import (
     RandomRotation,
     VerticalFlip,
 )
-from dalirefurb.engine.backend_factory import Kernels
+from dalirefurb.engine.kernel_choice import Kernels
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Store

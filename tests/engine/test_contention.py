@@ -15,7 +15,7 @@ from subprocess import PIPE
 import pytest
 
 from dalirefurb import ImageFolder, Loader, MemoryStore, Refurbish, rand_augment, simple
-from dalirefurb.engine.backend_factory import Kernels
+from dalirefurb.engine.kernel_choice import Kernels
 from tests.pictures import jpeg, picture
 
 LIMIT_S = 900

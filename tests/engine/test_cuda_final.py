@@ -34,9 +34,9 @@ from dalirefurb import (
     rand_augment,
 )
 from dalirefurb.augment import Custom, GaussianBlur, HorizontalFlip, KernelStage, RandomErasing
-from dalirefurb.engine import backend_factory, build, configuration, memory
-from dalirefurb.engine.backend_factory import Devices, begun_on_gpu, choose_kernels
+from dalirefurb.engine import backend_factory, build, configuration, kernel_choice, memory
 from dalirefurb.engine.cuda_queue import CudaDevice
+from dalirefurb.engine.kernel_choice import Devices, begun_on_gpu, choose_kernels
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels.cuda.program import Launch
 from dalirefurb.planning.planner import Planner
@@ -79,7 +79,7 @@ def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         build, "cuda_device", lambda store: HostDevice(DeviceMemory() if store is None else store.memory)
     )
-    monkeypatch.setattr(backend_factory, "_installed", lambda package: True)
+    monkeypatch.setattr(kernel_choice, "_installed", lambda package: True)
     monkeypatch.setattr(backend_factory, "release_unused_memory", lambda: None)
     monkeypatch.setattr(configuration, "_check_gpu", lambda: None)
     monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 40)
@@ -224,7 +224,7 @@ def test_bad_samples_are_replaced_alike(folder: ImageFolder, tmp_path: Any) -> N
 def test_partial_images_by_dali_are_finished_alike(folder: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = rand_augment(32, order="crop_last").at(1)
     expected = served(Loader(folder, recipe, REFURBISH, MemoryStore(), kernels="numba"))
-    for module in (backend_factory, build, configuration):
+    for module in (backend_factory, build, configuration, kernel_choice):
         monkeypatch.setattr(module, "done_by", lambda *_: None)
     same(served(Loader(folder, recipe, REFURBISH, MemoryStore(), kernels="cuda", final_device="gpu")), expected)
 
@@ -373,7 +373,7 @@ def test_kernels_that_cannot_be_had_on_a_gpu_are_refused(recipe: Recipe, devices
 
 
 def test_without_cupy_dali_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend_factory, "_installed", lambda package: package != "cupy")
+    monkeypatch.setattr(kernel_choice, "_installed", lambda package: package != "cupy")
     assert choose_kernels(None, rand_augment(32), CPU_GPU) == "dali"
     with pytest.raises(ConfigurationError, match=r"kernels='cuda' needs CuPy and Numba"):
         choose_kernels("cuda", rand_augment(32), CPU_GPU)

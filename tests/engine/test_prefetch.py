@@ -30,9 +30,10 @@ from dalirefurb import (
 from dalirefurb.augment import CenterCrop, Resize
 from dalirefurb.dali import Graph
 from dalirefurb.engine import backend_factory
-from dalirefurb.engine.backend_factory import BackendFactory, Devices
+from dalirefurb.engine.backend_factory import BackendFactory
 from dalirefurb.engine.configuration import Configuration
 from dalirefurb.engine.finisher import Finisher
+from dalirefurb.engine.kernel_choice import Devices
 from dalirefurb.engine.preparer import Prepared
 from dalirefurb.planning import Frozen
 from dalirefurb.source import Source

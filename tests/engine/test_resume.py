@@ -38,7 +38,7 @@ from dalirefurb import (
     rand_augment,
     simple,
 )
-from dalirefurb.engine.backend_factory import Kernels
+from dalirefurb.engine.kernel_choice import Kernels
 from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError
 from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.planning.planner import DerivedPlanner, Planner

@@ -37,7 +37,7 @@ from dalirefurb.augment import (
 )
 from dalirefurb.augment.stage import LONGEST_SIDE, MOST_PIXELS
 from dalirefurb.augment.stages.resize import WHOLE_PIXELS
-from dalirefurb.engine.backend_factory import Kernels
+from dalirefurb.engine.kernel_choice import Kernels
 from dalirefurb.errors import SampleError
 from tests.in_turn import in_turn
 from tests.loading import flat_loader

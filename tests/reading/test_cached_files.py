@@ -34,8 +34,8 @@ from dalirefurb import (
 from dalirefurb.dali import Graph
 from dalirefurb.engine import cache_client
 from dalirefurb.engine import cache_plan as cache_plan_module
-from dalirefurb.engine.backend_factory import Kernels
 from dalirefurb.engine.batch_group import BatchGroup, Position
+from dalirefurb.engine.kernel_choice import Kernels
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StoreError
 from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.reading import partial_sizes

@@ -33,7 +33,9 @@ from dalirefurb import (
 from dalirefurb.augment import Custom
 from dalirefurb.augment.policies.operations import OPERATIONS
 from dalirefurb.augment.stage import Device
-from dalirefurb.engine.kernel_choice import BackendFactory, Devices, choose_kernels, done_by_kernels
+from dalirefurb.engine import kernel_choice
+from dalirefurb.engine.backend_factory import BackendFactory
+from dalirefurb.engine.kernel_choice import Devices, choose_kernels, done_by_kernels
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.planning import Frozen

@@ -103,13 +103,14 @@ def draw_accuracy(run: Run) -> Figure:
     )
     for axes, group in zip(panels[0], groups, strict=True):
         own = [case for case in cases if case["group"] == group]
-        level = own[0]["accuracy"]["mean"]
-        axes.axhline(level, color=GRAY, linewidth=1, linestyle="dashed")
-        for case, colour in zip(own, ["black", *(len(own) - 1) * [BLUE]], strict=True):
-            # A case stands as far from standard as its paired difference is, and so does its interval.
-            apart = case["difference"] or {"mean": 0.0, "half_width": 0.0}
+        levels = {case["case"]: case["accuracy"]["mean"] for case in own}
+        for case in own:
+            # A case stands as far from its baseline as its paired difference is, and so does its interval.
+            apart = case["difference"] or dict.fromkeys(("mean", "lower", "upper"), 0.0)
+            level = levels[case["baseline"] or case["case"]]
             place = (case["images_per_s"]["median"], level + apart["mean"])
-            sides, height = _whiskers([case["images_per_s"]]), apart["half_width"] or None
+            height = [[apart["mean"] - apart["lower"]], [apart["upper"] - apart["mean"]]] if case["baseline"] else None
+            colour, sides = BLUE if case["baseline"] else "black", _whiskers([case["images_per_s"]])
             axes.errorbar(*place, xerr=sides, yerr=height, fmt="o", capsize=3, color=colour)
             axes.annotate(case["case"], place, (7, 5), textcoords="offset points")
         axes.margins(x=0.25)
@@ -120,7 +121,7 @@ def draw_accuracy(run: Run) -> Figure:
     seeds, images = sorted({case["seeds"] for case in cases}), 10 * config["train_per_class"]
     figure.suptitle(
         f"{config['data']}, {images:,} images, {config['epochs']} epochs' steps, {'-'.join(map(str, seeds))} seeds\n"
-        f"bars: 95 % interval of the paired difference from standard, quartiles of images/s\n"
+        f"bars: 95 % interval of the paired difference from control or standard, quartiles of images/s\n"
         f"{machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}; DALI {machine['dali']}"
     )
     return figure

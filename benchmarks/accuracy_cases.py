@@ -135,7 +135,7 @@ class Config:
     checkpoints: int = 3
     half_width: float = 0.15
     first_seed: int = 0
-    margin: float = 0.3
+    margin: float = 0.2
     least_accuracy: float = 93.0
     timed_batches: int = 200
     rounds: int = 5
@@ -238,6 +238,7 @@ def reduced() -> Config:
         epochs=24,
         buffer_batches=10,
         half_width=0.3,
+        margin=0.5,
         timed_batches=40,
         cases=reduced_cases(),
     )

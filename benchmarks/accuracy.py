@@ -21,7 +21,7 @@ steps see a half or a third as many fresh images: it is compared at equal steps,
 The full comparison, for a GPU: all of CIFAR-10, 30 epochs, ResNet-18 and a small network, RandAugment with two layers
 and AutoAugment; reuse and echoing factors 2 and 3, simplified by 1 and 2 layers, the frozen cache, both orders; then
 with RandAugment and ResNet-18 every other split, and the learning rate from a quarter to four times as high.
-The reduced one, for a CPU: 5,000 images, 24 epochs, all 10,000 test images, the small network, RandAugment. First 12
+The reduced one, for a CPU: 2,500 images, 24 epochs, all 10,000 test images, the small network, RandAugment. First 12
 pairs with reuse factor 3, then the curve: reuse factors 1, 2, 5 and 10, six splits at reuse factor 3, echo and frozen;
 then more pairs. Images are so few that a frozen cache can be learned by heart.
 

@@ -233,7 +233,7 @@ def _reused(standard: Case, factors: Sequence[int]) -> list[Case]:
 def reduced() -> Config:
     """Configure the comparison for a CPU."""
     return Config(
-        train_per_class=500,
+        train_per_class=250,
         batch_size=100,
         epochs=24,
         buffer_batches=10,

@@ -103,13 +103,19 @@ def carry_out(config: Config, record: Record, folder: Path, checkpoints: Path, *
     for timed in time_loading(config, folder, slices, ends):
         slices.extend(timed)
         record.write(**follows(config, record))
-    return len({each.round for each in slices}) == config.rounds
+    return not follows(config, record)["draft"]
 
 
 def follows(config: Config, record: Record) -> dict[str, Any]:
-    """Return what follows from the runs."""
+    """Return what follows from the runs, and whether that is a draft."""
     runs, slices = record.rows["runs"], record.rows["slices"]
-    return {"claims": claims(config, runs), "accuracy": compared(config, runs, slices), "curve": curve(config, runs)}
+    draft = bool(wanted(config, runs)) or len({each.round for each in slices}) < config.rounds
+    return {
+        "draft": draft,
+        "claims": claims(config, runs),
+        "accuracy": compared(config, runs, slices),
+        "curve": curve(config, runs),
+    }
 
 
 def measure(config: Config, options: Options) -> None:

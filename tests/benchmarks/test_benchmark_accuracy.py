@@ -113,6 +113,7 @@ def test_a_second_call_has_nothing_to_do_and_leaves_no_checkpoints(quick, mosaic
     assert wanted(config, record.rows["runs"]) == []
     record.write(**script.follows(config, record))
     again = json.loads(out.read_text())
+    assert "draft" not in again
     assert len(again["results"]["calls"]) == len(results["results"]["calls"]) + 1
     for measured in ("runs", "slices", "accuracy", "claims", "curve"):
         assert again["results"][measured] == results["results"][measured]
@@ -196,6 +197,18 @@ def test_a_pair_more_waits_until_all_cases_have_their_least_seeds():
     config = tiny(CONTROL, REUSE, STANDARD, FROZEN)
     runs = [*found(CONTROL, [1.0, 2.0]), *found(REUSE, [1.0, 2.5]), *found(STANDARD, [1.0, 2.0]), *found(FROZEN, [1.0])]
     assert wanted(config, runs) == [(FROZEN, 1), (CONTROL, 2), (REUSE, 2)]
+
+
+def test_results_are_a_draft_until_all_runs_and_the_timing_of_loading_are_there(tmp_path):
+    config = replace(tiny(CONTROL, REUSE), rounds=1)
+    record = Record(tmp_path / "accuracy.json", config, KINDS)
+    for rows, timed, draft in (([1.0], [], True), ([1.0, 2.0], [], True), ([1.0, 2.0], [0], False)):
+        record.rows = {
+            "runs": [*found(CONTROL, rows), *found(REUSE, rows)],
+            "slices": [script.Slice("rand_augment, frozen", "1 x 1", each, 1, 1.0, [1.0], [1.0]) for each in timed],
+        }
+        record.write(**script.follows(config, record))
+        assert json.loads((tmp_path / "accuracy.json").read_text()).get("draft", False) is draft
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accuracy_cases import Case, Config
 from networks import NETWORKS
@@ -37,7 +38,10 @@ class Run:
         group: Of the case.
         case: Its name.
         seed: Of weights, order and augmentation.
-        test_accuracy: Share of the test images that is classified correctly after the last step, in percent.
+        test_accuracy: Share of the test images that is classified correctly, in percent; mean over `accuracies`.
+        test_loss: Cross entropy of the test images, mean over `test_losses`.
+        accuracies: The share after each of the last epochs, in percent; logits are those of image and mirror image.
+        test_losses: Likewise.
         losses: Mean over the training samples of each epoch of standard, as they were learned from.
         cpu_s: Spent by all threads, loading included.
         wall_s: Likewise, on the clock.
@@ -48,6 +52,9 @@ class Run:
     case: str
     seed: int
     test_accuracy: float
+    test_loss: float
+    accuracies: list[float]
+    test_losses: list[float]
     losses: list[float]
     cpu_s: float
     wall_s: float
@@ -82,24 +89,29 @@ def train(task: Task) -> Run | None:
     if time.time() >= task.ends:
         return None
     torch.set_num_threads(1)
+    config = task.config
     with ExitStack() as stack:
         training = Training(stack, task)
         epoch_s = 0.0
-        while training.step < task.config.steps:
+        while training.step < config.steps:
             began = time.time()
             if began + epoch_s >= task.ends:
                 return None
             training.epoch()
+            if training.step > config.steps - config.checkpoints * config.epoch_steps:
+                training.test()
             training.save(task.checkpoint)
             epoch_s = max(epoch_s, time.time() - began)
-        accuracy = training.test_accuracy()
         cpu_s, wall_s = training.spent()
     task.checkpoint.unlink()
     return Run(
         group=task.case.group,
         case=task.case.name,
         seed=task.seed,
-        test_accuracy=100 * accuracy,
+        test_accuracy=float(np.mean(training.accuracies)),
+        test_loss=float(np.mean(training.test_losses)),
+        accuracies=training.accuracies,
+        test_losses=training.test_losses,
         losses=training.losses,
         cpu_s=round(cpu_s, 2),
         wall_s=round(wall_s, 2),
@@ -118,6 +130,8 @@ class Training:
         device: Where the network is.
         step: How many were taken.
         losses: Of each epoch of standard so far.
+        accuracies: See `Run`; those so far.
+        test_losses: Likewise.
     """
 
     def __init__(self, stack: ExitStack, task: Task) -> None:
@@ -125,6 +139,8 @@ class Training:
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.step = 0
         self.losses: list[float] = []
+        self.accuracies: list[float] = []
+        self.test_losses: list[float] = []
         self._config, self._folder = config, task.folder
         self._before = 0.0, 0.0
         self._began = time.process_time(), time.perf_counter()
@@ -177,14 +193,15 @@ class Training:
         self.losses.append(total.item() / rows)
 
     @torch.no_grad()
-    def test_accuracy(self) -> float:
-        """Return the share of the test images that is classified correctly."""
+    def test(self) -> None:
+        """Classify the test images, each by the mean of its logits and its mirror image's."""
         images, labels = _test_images(self._folder, self._config.test_per_class)
         self._model.eval()
         batches = torch.split(images, AT_ONCE)
-        logits = torch.cat([self._logits(some.to(self.device)).cpu() for some in batches])
+        logits = torch.cat([self._both_ways(some.to(self.device)).cpu() for some in batches])
         self._model.train()
-        return float((logits.argmax(dim=1) == labels).double().mean())
+        self.accuracies.append(100 * float((logits.argmax(dim=1) == labels).double().mean()))
+        self.test_losses.append(float(nn.functional.cross_entropy(logits, labels)))
 
     def spent(self) -> tuple[float, float]:
         """Return seconds of all threads and on the clock, those before a checkpoint included."""
@@ -194,7 +211,8 @@ class Training:
     def save(self, path: Path) -> None:
         """Replace the checkpoint, whole or not at all."""
         state = {name: part.state_dict() for name, part in self._parts.items()}
-        place = {"step": self.step, "losses": self.losses, "spent": self.spent()}
+        figures = {"losses": self.losses, "accuracies": self.accuracies, "test_losses": self.test_losses}
+        place = {"step": self.step, **figures, "spent": self.spent()}
         new = path.with_suffix(".new")
         torch.save({**state, **place}, new)
         new.replace(path)
@@ -204,10 +222,14 @@ class Training:
         for name, part in self._parts.items():
             part.load_state_dict(state[name])
         self.step, self.losses, self._before = state["step"], state["losses"], state["spent"]
+        self.accuracies, self.test_losses = state["accuracies"], state["test_losses"]
 
     @property
     def _parts(self) -> dict[str, Any]:
         return {"model": self._model, "optimizer": self._optimizer, "schedule": self._schedule, "loader": self._loader}
+
+    def _both_ways(self, images: torch.Tensor) -> torch.Tensor:
+        return (self._logits(images) + self._logits(images.flip(-1))) / 2
 
     def _logits(self, images: torch.Tensor) -> torch.Tensor:
         with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda"):

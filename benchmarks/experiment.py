@@ -157,11 +157,11 @@ class Record:
             {**environment(), "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None}
         )
 
-    def write(self, **follows: Any) -> None:
-        """Replace the JSON, whole or not at all, by all rows and what follows from them."""
+    def write(self, *, draft: bool = False, **follows: Any) -> None:
+        """Replace the JSON, whole or not at all, by all rows and what follows; a draft while some rows are left."""
         new = self._path.with_suffix(".new")
         results = {**follows, **self.rows, "calls": self._calls}
-        write(new, environment=self._calls[0], config=self._config, results=results)
+        write(new, environment=self._calls[0], config=self._config, results=results, draft=draft)
         new.replace(self._path)
 
 

@@ -21,6 +21,8 @@ GRAY, BLUE, DARK, DARKER, RED = "#9aa5b1", "#3f7fbf", "#1f4e8c", "#10294a", "#d1
 _ORDER_COLOURS = {"paper": BLUE, "crop_last": DARK}
 _ORDERS = {"paper": "paper's order", "crop_last": "crop last"}
 _GROUP_WIDTH = 0.81
+_APART = 0.99
+"""Shares of different images below which points of accuracy are named: above they lie on each other."""
 
 mpl.rcParams.update(
     {
@@ -95,35 +97,68 @@ def draw_techniques(run: Run) -> Figure:
 
 
 def draw_accuracy(run: Run) -> Figure:
-    """Draw test accuracy against images/s of loading alone, one panel for each group."""
-    cases = [case for case in run["results"]["accuracy"] if case["images_per_s"] is not None]
+    """Draw test accuracy against the share of different images, and against images/s of loading where that was timed.
+
+    One column for each group.
+    """
+    cases = run["results"]["accuracy"]
     groups = list(dict.fromkeys(case["group"] for case in cases))
-    figure, panels = plt.subplots(
-        1, len(groups), figsize=(1 + 6 * len(groups), 5), squeeze=False, sharey=len(groups) > 1
-    )
+    timed = [case for case in cases if case["images_per_s"] is not None]
+    rows, columns = 1 + bool(timed), len(groups)
+    size = (1 + 6 * columns, 5 * rows)
+    figure, panels = plt.subplots(rows, columns, figsize=size, squeeze=False, sharey=columns > 1)
     for axes, group in zip(panels[0], groups, strict=True):
-        own = [case for case in cases if case["group"] == group]
-        level = own[0]["accuracy"]["mean"]
-        axes.axhline(level, color=GRAY, linewidth=1, linestyle="dashed")
-        for case, colour in zip(own, ["black", *(len(own) - 1) * [BLUE]], strict=True):
-            # A case stands as far from standard as its paired difference is, and so does its interval.
-            apart = case["difference"] or {"mean": 0.0, "half_width": 0.0}
-            place = (case["images_per_s"]["median"], level + apart["mean"])
-            sides, height = _whiskers([case["images_per_s"]]), apart["half_width"] or None
-            axes.errorbar(*place, xerr=sides, yerr=height, fmt="o", capsize=3, color=colour)
-            axes.annotate(case["case"], place, (7, 5), textcoords="offset points")
-        axes.margins(x=0.25)
+        _draw_kept(axes, [case for case in cases if case["group"] == group], run["results"]["curve"].get(group))
         axes.set_title(group, fontsize=10)
-        axes.set_xlabel("images/s, consumer does nothing")
-    panels[0][0].set_ylabel("test accuracy, %")
+    for axes, group in zip(panels[-1] if timed else (), groups, strict=bool(timed)):
+        _draw_speeds(axes, [case for case in timed if case["group"] == group])
+    for axes in panels[:, 0]:
+        axes.set_ylabel("test accuracy, %")
     machine, config = run["environment"], run["config"]
     seeds, images = sorted({case["seeds"] for case in cases}), 10 * config["train_per_class"]
     figure.suptitle(
-        f"{config['data']}, {images:,} images, {config['epochs']} epochs' steps, {'-'.join(map(str, seeds))} seeds\n"
-        f"bars: 95 % interval of the paired difference from standard, quartiles of images/s\n"
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}; DALI {machine['dali']}"
+        f"{config['data']}, {images:,} images, {config['epochs']} epochs' steps, {seeds[0]} to {seeds[-1]} seeds"
+        f"{', not finished' * bool(run.get('draft'))}\n"
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}; DALI {machine['dali']}",
+        fontsize=10,
     )
     return figure
+
+
+def _draw_kept(axes: Axes, cases: Sequence[Any], curve: Any) -> None:
+    """Draw means with their 95 % intervals, and a curve for each order of stages."""
+    for case in cases:
+        accuracy, kept = case["accuracy"], case["diversity"]
+        colour = "black" if case["baseline"] is None else RED if "reuse" not in case["case"] else BLUE
+        hollow = "white" if "crop last" in case["case"] else colour
+        axes.errorbar(kept, accuracy["mean"], accuracy["half_width"], fmt="o", capsize=3, color=colour, mfc=hollow)
+        if kept < _APART:
+            name, side = case["case"].removesuffix(", crop last"), (7, -12 if colour == RED else 5)
+            axes.annotate(name, (kept, accuracy["mean"]), side, textcoords="offset points", fontsize=8)
+    shares = np.linspace(min(case["diversity"] for case in cases), 1, 100)
+    for order, level in curve["levels"].items() if curve else ():
+        styles = {"color": GRAY, "linestyle": "solid" if order == "paper" else "dashed"}
+        axes.plot(shares, level + curve["halving"][0] * np.log2(shares), **styles, zorder=0)
+    axes.set_xscale("log")
+    axes.set_xticks([0.4, 0.6, 0.8, 1], ["0.4", "0.6", "0.8", "1"], minor=False)
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel(
+        "different images, as a share of standard's (hollow, dashed: crop last)\nbars: 95 % interval of the mean"
+    )
+
+
+def _draw_speeds(axes: Axes, cases: Sequence[Any]) -> None:
+    """Draw a case as far from its baseline as its paired difference is, and so its interval."""
+    levels = {case["case"]: case["accuracy"]["mean"] for case in cases}
+    for case in cases:
+        apart = case["difference"] or dict.fromkeys(("mean", "lower", "upper"), 0.0)
+        place = (case["images_per_s"]["median"], levels[case["baseline"] or case["case"]] + apart["mean"])
+        height = [[apart["mean"] - apart["lower"]], [apart["upper"] - apart["mean"]]] if case["baseline"] else None
+        colour, sides = BLUE if case["baseline"] else "black", _whiskers([case["images_per_s"]])
+        axes.errorbar(*place, xerr=sides, yerr=height, fmt="o", capsize=3, color=colour)
+        axes.annotate(case["case"], place, (7, 5), textcoords="offset points", fontsize=8)
+    axes.margins(x=0.25)
+    axes.set_xlabel("images/s, consumer does nothing; bars: 95 % interval of the paired difference, quartiles")
 
 
 def draw_against(run: Run) -> Figure:

@@ -220,14 +220,31 @@ def _times(ratio: Mapping[str, float] | None) -> str:
 
 
 def accuracy() -> str:
-    """Write test accuracy of every case, with its paired difference from standard."""
-    rows = []
-    for case in read("accuracy_reduced")["results"]["accuracy"]:
-        difference, seeds = case["difference"], f"{case['seeds']}"
-        apart = "" if difference is None else f"{difference['mean']:.2f} ± {difference['half_width']:.2f}"
-        rows.append([case["case"], seeds, f"{case['accuracy']['mean']:.1f} %", apart, f"{case['fresh']:,}"])
-    heading = ["served", "seeds", "test accuracy", "difference, points", "made anew"]
-    return f"{table(heading, rows)}\n\nMeans of seeds, {where('accuracy_reduced', 'paired; ')}."
+    """Write test accuracy and loss of every case, with its paired difference, then the curve."""
+    run = read("accuracy_reduced")
+    results, rows = run["results"], []
+    for case in sorted(results["accuracy"], key=lambda case: -case["diversity"]):
+        row = [case["case"], f"{case['diversity']:.3f}", f"{case['seeds']}", f"{case['accuracy']['mean']:.1f} %"]
+        apart = [case["difference"], case["loss_difference"]] if case["difference"] else []
+        p = f"{case['difference']['p']:.3f}" if apart else ""
+        rows.append([*row, *([_ends(each) for each in apart] or ["", ""]), p, f"{case['fresh']:,}"])
+    heading = ["served", "kept", "seeds", "test accuracy", "difference, points", "of test loss", "p", "made anew"]
+    parts = [table(heading, rows)]
+    for fitted in results["curve"].values():
+        (best, least, most), (share, *ends) = fitted["halving"], fitted["floor"]
+        parts.append(
+            f"The curve: {best:.2f} points [{least:.2f}, {most:.2f}] are lost with each halving of the different "
+            f"images, and {run['config']['margin']:g} points where {share:.2f} [{ends[0]:.2f}, {ends[1]:.2f}] of them "
+            f"are kept ({fitted['runs']} runs)."
+        )
+    if run.get("draft"):
+        parts.insert(0, "**Not finished**: more pairs are to come, and what is shown can change.")
+    times = f"{10 * run['config']['train_per_class']:,} images, {run['config']['epochs']} epochs, "
+    return "\n\n".join([*parts, f"Means of seeds, paired, 95 % intervals; {where('accuracy_reduced', times)}."])
+
+
+def _ends(figure: Mapping[str, float]) -> str:
+    return f"{figure['mean']:+.2f} [{figure['lower']:+.2f}, {figure['upper']:+.2f}]"
 
 
 def assistants() -> str:

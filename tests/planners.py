@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.evaluate import Evaluate
+from dalirefurb.planning.fresh import Fresh
 from dalirefurb.planning.refurbish import EvictShuffler, Frozen, ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import BatchShuffler, PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
@@ -100,6 +101,10 @@ def example_echoes(draw, factors=ECHOING_FACTORS):
 def batch_echoes(draw):
     factor, buffer_size = draw(st.sampled_from(ECHOING_FACTORS)), draw(st.integers(0, 9))
     return BatchEcho(draw(inner_planners()), echoing_factor=factor, buffer_size=buffer_size)
+
+
+def controls():
+    return st.builds(Fresh, st.one_of(inner_planners(), example_echoes(), batch_echoes()))
 
 
 @st.composite

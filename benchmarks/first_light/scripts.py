@@ -98,12 +98,16 @@ def of_rivals(results: Results) -> list[Finding]:
 
 def of_accuracy(results: Results) -> list[Finding]:
     """Say what the script says of its claims."""
-    figures = {each["name"]: each["figure"] for each in results["claims"]}
+
+    def points(mean: float, half_width: float | None = None, **others: float) -> str:
+        half = (others["upper"] - others["lower"]) / 2 if half_width is None else half_width
+        return f"{mean:+.2f} +- {half:.2f} points"
+
     return [
         Finding(
             each["name"],
             each["promise"],
-            f"{figures[each['name']]['mean']:+.2f} +- {figures[each['name']]['half_width']:.2f} points",
+            points(**each["figure"]),
             {"met": True, "missed": False}.get(each["verdict"]),
         )
         for each in results["claims"]

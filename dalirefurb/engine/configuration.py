@@ -26,6 +26,7 @@ from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import VERSION
 from dalirefurb.planning.evaluate import Evaluate
+from dalirefurb.planning.fresh import Fresh
 from dalirefurb.planning.planner import DerivedPlanner, Planner
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.planning.smart_cache import SmartCache
@@ -352,7 +353,7 @@ def _check_targets(recipe: Recipe, partial: bool, views: tuple[Recipe, ...]) -> 
 
 def _check_draws(recipes: Sequence[Recipe], planner: Planner) -> None:
     """Warn of a SmartCache that would serve a draw as long as a sample stays, and of an Evaluate that would draw."""
-    while isinstance(planner, DerivedPlanner):
+    while isinstance(planner, DerivedPlanner) and not isinstance(planner, Fresh):
         planner = planner.planner
     recipe, stages = recipes[0], [stage for each in recipes for stage in each.stages]
     if isinstance(planner, Evaluate) and (drawn := [stage.name for stage in stages if stage.random]):

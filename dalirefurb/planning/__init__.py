@@ -5,6 +5,7 @@ from dalirefurb.planning.batch_plan import BatchPlan as BatchPlan
 from dalirefurb.planning.echo import BatchEcho as BatchEcho
 from dalirefurb.planning.echo import Echo as Echo
 from dalirefurb.planning.evaluate import Evaluate as Evaluate
+from dalirefurb.planning.fresh import Fresh as Fresh
 from dalirefurb.planning.planner import DerivedPlanner as DerivedPlanner
 from dalirefurb.planning.planner import Planner as Planner
 from dalirefurb.planning.refurbish import Frozen as Frozen

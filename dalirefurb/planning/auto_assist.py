@@ -35,6 +35,7 @@ import numpy as np
 from dalirefurb.checks import require
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask, joined
 from dalirefurb.planning.echo import BatchEcho
+from dalirefurb.planning.fresh import Fresh
 from dalirefurb.planning.planner import DerivedPlanner, Planner
 
 Accepts = Callable[[Indices, Indices], Mask]
@@ -194,6 +195,8 @@ class AutoAssist(DerivedPlanner):
         require(not assisted, "planner", wanted, self.planner, "pass its inner planner")
         wanted = "one that repeats samples, not batches, since each is chosen by itself and no batch stays whole"
         require(not isinstance(self.planner, BatchEcho), "planner", wanted, self.planner, "pass Echo(planner, ...)")
+        wanted = "one that is no control, since no other training has the order that losses decide"
+        require(not isinstance(self.planner, Fresh), "planner", wanted, self.planner, "pass Standard(...)")
         self._integer("lag", 1, None, "pass more than the batches that the loader plans ahead")
         self._integer("resolution", 1, None, "pass the pixels a side to judge images by")
         remedy = "leave it out for the default"

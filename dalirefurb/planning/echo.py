@@ -27,6 +27,7 @@ import numpy as np
 from dalirefurb.checks import require
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask, joined
 from dalirefurb.planning.echo_stream import EchoStream, InnerRows, RowBuffer
+from dalirefurb.planning.fresh import Fresh
 from dalirefurb.planning.planner import DerivedPlanner
 
 _ROWS_AT_ONCE = 1024
@@ -44,6 +45,11 @@ class Echoing(DerivedPlanner):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._refuse_padding()
+        wanted, remedy = (
+            "one that may reuse versions, as repeats do",
+            "pass Fresh(Echo(planner, ...)), or its inner planner",
+        )
+        require(not isinstance(self.planner, Fresh), "planner", wanted, self.planner, remedy)
         wanted = "one that serves no sample twice in an epoch"
         remedy = "pass its inner planner, and the product of both echoing factors"
         require(self.planner.serves_once, "planner", wanted, self.planner, remedy)

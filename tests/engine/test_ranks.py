@@ -33,7 +33,7 @@ from dalirefurb import (
 )
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError, LoaderError, NothingKeptWarning, StateMismatchError, StoreError
-from dalirefurb.planning import BatchEcho, Frozen
+from dalirefurb.planning import BatchEcho, Fresh, Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
 from dalirefurb.store.available import available_bytes
@@ -57,6 +57,7 @@ PLANNERS: dict[str, Planner] = {
     "refurbished": Refurbish(NUM_SAMPLES, reuse_factor=3, **ARGUMENTS),
     "partly cached": Refurbish(NUM_SAMPLES, reuse_factor=2, coverage=0.6, **ARGUMENTS),
     "frozen": Frozen(NUM_SAMPLES, **ARGUMENTS),
+    "a control": Fresh(Refurbish(NUM_SAMPLES, reuse_factor=3, **ARGUMENTS)),
     "echoed": Echo(Refurbish(NUM_SAMPLES, reuse_factor=2, **ARGUMENTS), echoing_factor=1.7, buffer_size=40),
     "batches echoed": BatchEcho(Standard(NUM_SAMPLES, **ARGUMENTS), echoing_factor=2.3, buffer_size=4),
     "running window": SmartCache(NUM_SAMPLES, num_cache_objects=48, replace_percent=0.3, **ARGUMENTS),

@@ -40,7 +40,7 @@ from dalirefurb import (
 )
 from dalirefurb.engine.kernel_choice import Kernels
 from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError
-from dalirefurb.planning import BatchEcho, Frozen
+from dalirefurb.planning import BatchEcho, Fresh, Frozen
 from dalirefurb.planning.planner import DerivedPlanner, Planner
 from dalirefurb.source import Source
 from dalirefurb.store import Store
@@ -78,6 +78,7 @@ TECHNIQUES: dict[str, tuple[Recipe, Planner]] = {
     ),
     "evaluated": (evaluate(SIZE), Evaluate(NUM_SAMPLES, batch_size=4, seed=7)),
     "frozen": (simple(SIZE), Frozen(NUM_SAMPLES, batch_size=4, seed=7)),
+    "a control": (rand_augment(SIZE), Fresh(REFURBISH)),
     "assisted": (simple(SIZE), AutoAssist(REFURBISH, lag=9, accuracy_momentum=0.5)),
     "echoed and assisted": (simple(SIZE, split=1), AutoAssist(ECHO, lag=9, accuracy_momentum=0.5)),
 }

@@ -21,7 +21,7 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.planning import BatchEcho
+from dalirefurb.planning import BatchEcho, Fresh
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Lease
 from tests.engine.test_bit_identity import Batches, assert_same, chosen, serve
@@ -155,7 +155,12 @@ def test_smartcache_of_what_is_random_is_warned_about_where_the_loader_is_made(
 
 @pytest.mark.parametrize(
     ("recipe", "planner"),
-    [(BEFORE.at(BEFORE.deterministic_prefix), SMART_CACHE), (evaluate(SIZE), SMART_CACHE), (BEFORE.at(3), REFURBISH)],
+    [
+        (BEFORE.at(BEFORE.deterministic_prefix), SMART_CACHE),
+        (evaluate(SIZE), SMART_CACHE),
+        (BEFORE.at(3), REFURBISH),
+        (BEFORE.at(3), Fresh(SMART_CACHE)),
+    ],
 )
 @pytest.mark.filterwarnings("error")
 def test_nothing_is_warned_about_where_nothing_random_is_cached_or_where_it_is_drawn_anew(

@@ -13,6 +13,7 @@ from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.closed_form import ClosedFormPlanner
 from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.evaluate import Evaluate
+from dalirefurb.planning.fresh import Fresh
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Frozen, ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import PlainShuffler
@@ -23,6 +24,7 @@ from tests.planners import (
     FEWER,
     autoassists,
     batch_echoes,
+    controls,
     evaluations,
     example_echoes,
     frozen,
@@ -49,6 +51,15 @@ KINDS = {
     ),
     "Evaluate": st.one_of(st.just(Evaluate(9, batch_size=8)), evaluations()),
     "Frozen": st.one_of(st.just(Frozen(5, batch_size=4, shards=2)), frozen()),
+    "Fresh": st.one_of(
+        st.sampled_from(
+            [
+                Fresh(Refurbish(61, batch_size=8, reuse_factor=3, shards=4)),
+                Fresh(BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2), echoing_factor=2.3, buffer_size=4)),
+            ]
+        ),
+        controls(),
+    ),
     "Echo": st.one_of(
         st.sampled_from(
             [
@@ -175,6 +186,7 @@ CHANGES = [
         {"planner": INNER, "echoing_factor": 2},
         {"planner": OTHER_INNER, "echoing_factor": 1.5, "buffer_size": 2},
     ),
+    (Fresh, {"planner": INNER}, {"planner": OTHER_INNER}),
     (
         AutoAssist,
         {"planner": INNER, "lag": 2},

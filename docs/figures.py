@@ -93,7 +93,7 @@ def claims(name: str, case: str = "0") -> str:
 
 
 def figure(name: str, case: str, title: str) -> str:
-    """Write one figure of a file: the median of a claim, or the mean of a difference with its half-width."""
+    """Write one figure of a file: the median of a claim, or the mean of a difference with its half-width or interval."""
     found = {each["case"]: each["difference"] for each in _case(name, case).get("accuracy", ())}
     found |= {each["name"]: each["figure"] for each in _case(name, case)["claims"]}
     if title not in found:
@@ -101,7 +101,9 @@ def figure(name: str, case: str, title: str) -> str:
     chosen = found[title]
     if "median" in chosen:
         return number(chosen["median"])
-    return f"{number(chosen['mean'])} ± {number(chosen['half_width'])}"
+    if "half_width" in chosen:
+        return f"{number(chosen['mean'])} ± {number(chosen['half_width'])}"
+    return f"{chosen['mean']:+.2f} ({chosen['lower']:+.2f} to {chosen['upper']:+.2f})"
 
 
 def _case(name: str, case: str) -> dict[str, Any]:
@@ -113,6 +115,8 @@ def _case(name: str, case: str) -> dict[str, Any]:
 
 def _spread(claim: Mapping[str, Any]) -> tuple[str, str]:
     figure = claim["figure"]
+    if "mean" in figure and "half_width" not in figure:
+        return number(figure["mean"]), f"{number(figure['lower'])} to {number(figure['upper'])} (mean, 95 %)"
     if "mean" in figure:
         return number(figure["mean"]), f"± {number(figure['half_width'])} (mean, 95 %)"
     of_one = figure["lower"] is None  # Of fewer figures than have quartiles.
@@ -232,10 +236,10 @@ def accuracy() -> str:
     parts = [table(heading, rows)]
     for fitted in results["curve"].values():
         (best, least, most), (share, *ends) = fitted["halving"], fitted["floor"]
+        lost = f"{run['config']['margin']:g} points where {share:.2f} [{ends[0]:.2f}, {ends[1]:.2f}] are kept"
         parts.append(
-            f"The curve: {best:.2f} points [{least:.2f}, {most:.2f}] are lost with each halving of the different "
-            f"images, and {run['config']['margin']:g} points where {share:.2f} [{ends[0]:.2f}, {ends[1]:.2f}] of them "
-            f"are kept ({fitted['runs']} runs)."
+            f"With each halving of the different images {best:+.2f} points [{least:+.2f}, {most:+.2f}] are lost, fitted "
+            f"to {fitted['runs']} runs of reuse: {lost if least > 0 else 'so no loss is shown, and no floor follows'}."
         )
     if run.get("draft"):
         parts.insert(0, "**Not finished**: more pairs are to come, and what is shown can change.")

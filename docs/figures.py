@@ -93,7 +93,7 @@ def claims(name: str, case: str = "0") -> str:
 
 
 def figure(name: str, case: str, title: str) -> str:
-    """Write one figure of a file: the median of a claim, or the mean of a difference with its half-width or interval."""
+    """Write one figure of a file: the median of a claim, or the mean of a difference and its interval."""
     found = {each["case"]: each["difference"] for each in _case(name, case).get("accuracy", ())}
     found |= {each["name"]: each["figure"] for each in _case(name, case)["claims"]}
     if title not in found:
@@ -238,8 +238,8 @@ def accuracy() -> str:
         (best, least, most), (share, *ends) = fitted["halving"], fitted["floor"]
         lost = f"{run['config']['margin']:g} points where {share:.2f} [{ends[0]:.2f}, {ends[1]:.2f}] are kept"
         parts.append(
-            f"With each halving of the different images {best:+.2f} points [{least:+.2f}, {most:+.2f}] are lost, fitted "
-            f"to {fitted['runs']} runs of reuse: {lost if least > 0 else 'so no loss is shown, and no floor follows'}."
+            f"With each halving of the different images {best:+.2f} points [{least:+.2f}, {most:+.2f}] are lost, "
+            f"fitted to {fitted['runs']} runs of reuse: {lost if least > 0 else 'so no loss is shown, and no floor follows'}."
         )
     if run.get("draft"):
         parts.insert(0, "**Not finished**: more pairs are to come, and what is shown can change.")

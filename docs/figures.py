@@ -239,7 +239,8 @@ def accuracy() -> str:
         lost = f"{run['config']['margin']:g} points where {share:.2f} [{ends[0]:.2f}, {ends[1]:.2f}] are kept"
         parts.append(
             f"With each halving of the different images {best:+.2f} points [{least:+.2f}, {most:+.2f}] are lost, "
-            f"fitted to {fitted['runs']} runs of reuse: {lost if least > 0 else 'so no loss is shown, and no floor follows'}."
+            f"fitted to {fitted['runs']} runs of reuse: "
+            f"{lost if least > 0 else 'so no loss is shown, and no floor follows'}."
         )
     if run.get("draft"):
         parts.insert(0, "**Not finished**: more pairs are to come, and what is shown can change.")

@@ -405,3 +405,8 @@ def draw(
             arrays[stage.name] = stage.draw(given, heights, widths)
         heights, widths = stage.output_sizes(heights, widths)
     return arrays, heights, widths
+
+
+def as_inputs(drawn: Mapping[str, Arrays]) -> dict[str, NDArray[Any]]:
+    """Name what `draw` returned as graphs and kernels name their inputs: "<stage>/<parameter>"."""
+    return {f"{stage}/{name}": values for stage, arrays in drawn.items() for name, values in arrays.items()}

@@ -124,8 +124,6 @@ def show(options: argparse.Namespace) -> None:
         drawn = "all stages" if options.preset == STAGES else f"the operations of {options.preset}"
         told = f"drawing {drawn}"
     else:
-        if options.preset == STAGES:
-            raise ConfigurationError(f"--preset {STAGES} is for --operations, got it without: add --operations")
         recipe = _recipe(options, technique)
         reuse_factor = technique.options["reuse_factor"]
         integer("reuse_factor", reuse_factor, 1, _MOST_USES, "2 or 3 is usual, and more would not fit into a picture")
@@ -155,6 +153,9 @@ def show(options: argparse.Namespace) -> None:
 
 
 def _recipe(options: argparse.Namespace, technique: Technique) -> Recipe:
+    """Make the preset's recipe, split as is asked for."""
+    if options.preset == STAGES:
+        raise ConfigurationError(f"--preset {STAGES} is for --operations, got it without: add --operations")
     order = {} if options.order is None else {"order": options.order}
     if order and options.preset in _WITHOUT_OPERATIONS:
         raise ConfigurationError(f"--order is for presets with operations, but {options.preset} has none; leave it out")
@@ -168,8 +169,6 @@ def _show_launches(options: argparse.Namespace, technique: Technique) -> None:
         raise ConfigurationError(f"--bandwidth must be above 0, got {options.bandwidth}: pass such as 2.8TB")
     if importlib.util.find_spec("numba") is None:
         raise ConfigurationError("kernels are laid out by Numba, which cannot be found: pip install numba")
-    if options.preset == STAGES:
-        raise ConfigurationError(f"--preset {STAGES} is for --operations, got it without: add --operations")
     recipe, rows = _recipe(options, technique), options.batch_size
     with importing():
         from dalirefurb.kernels.cuda.counting import launches_of

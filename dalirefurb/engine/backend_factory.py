@@ -59,6 +59,7 @@ class BackendFactory:
     ) -> None:
         self._recipe, self._gpu = recipe, gpu
         self._begun_on_gpu = begun_on_gpu(kernels, recipe, devices)
+        self._checked = set[KernelStage]()
         done = done_by(kernels, recipe, devices)
         self._compiled, self._done, self._left = done is not None, done or 0, left_to_dali(kernels, recipe)
         self._devices = devices
@@ -159,8 +160,10 @@ class BackendFactory:
         steps = steps_of(stages)
         assert steps is not None
         assert self._gpu is not None
-        for own in {kernel for step in steps for kernel in step.kernels if isinstance(kernel, KernelStage)}:
-            check_own(own, self._gpu)
+        own = {kernel for step in steps for kernel in step.kernels if isinstance(kernel, KernelStage)}
+        for stage in own - self._checked:  # Views have the same ones.
+            check_own(stage, self._gpu)
+        self._checked |= own
         return CudaQueue(CudaProgram(steps, output, split=0 if output else len(steps)), self._gpu)
 
     def build_rest(self) -> PipelineRunner:

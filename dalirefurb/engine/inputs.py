@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Arrays, draw
+from dalirefurb.augment.stage import as_inputs, draw
 from dalirefurb.dali import Feed, final_inputs
 from dalirefurb.image_batch import Images
 from dalirefurb.planning.batch_plan import BatchPlan
@@ -60,7 +60,7 @@ class InputBuilder:
         )
         entering = np.stack((samples.heights, samples.widths), axis=1)
         beside = {"sizes": entering, "index": samples.indices}
-        return {"sample": samples.data, **beside, **_named(drawn)}, np.stack(sides, axis=1)
+        return {"sample": samples.data, **beside, **as_inputs(drawn)}, np.stack(sides, axis=1)
 
     def final(
         self, plan: BatchPlan, images: Sequence[NDArray[np.uint8]], shown: NDArray[np.int64] | None = None
@@ -102,7 +102,7 @@ class InputBuilder:
             versions=plan.version,
             shown=shown,
         )
-        return {"index": shown, **_named(drawn)}
+        return {"index": shown, **as_inputs(drawn)}
 
     def _sides(self, count: int, varying: NDArray[np.int64] | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return heights and widths of `count` partial images, each (n,)."""
@@ -115,8 +115,3 @@ class InputBuilder:
             for sides in self._same:
                 sides.flags.writeable = False
         return self._same
-
-
-def _named(drawn: dict[str, Arrays]) -> dict[str, Feed]:
-    """Name arrays as the graphs name their inputs."""
-    return {f"{stage}/{name}": values for stage, arrays in drawn.items() for name, values in arrays.items()}

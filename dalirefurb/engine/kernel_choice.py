@@ -33,8 +33,8 @@ class Devices:
 
 
 Kernels = Literal["numba", "cuda", "dali"]
-"""What computes: on the CPU kernels compiled by Numba up to a stage that has none; the final part on a GPU by the same
-kernels in CUDA; or DALI's operators alone."""
+"""What computes: on the CPU kernels compiled by Numba up to a stage that has none; parts on a GPU by the same kernels
+in CUDA; or DALI's operators alone."""
 
 
 def choose_kernels(kernels: Kernels | None, recipe: Recipe, devices: Devices, *, final: bool = True) -> Kernels:

@@ -26,6 +26,7 @@ from dalirefurb.image_batch import Images
 from dalirefurb.keep.folder import KeepFolder
 from dalirefurb.keep.planes import Planes, planes_of
 from dalirefurb.keep.prefix import Prefix
+from dalirefurb.keep.record import MIXER
 from dalirefurb.reading.inspector import Refused, decoded
 from dalirefurb.reading.pillow_decoder import pillow_version
 from dalirefurb.source.contract import NOT_AT_HAND, DerivedSource, Source, digest_of, spread, without_targets
@@ -46,7 +47,6 @@ Make = Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint8] | Planes] | NDAr
 _LEAST_PATIENCE_S, _PATIENCE_EACH_S = 1.0, 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 _SAMPLED = 16
-_MIXER = np.uint64(0x9E3779B97F4A7C15)
 _MEMORY = "/dev/shm"
 
 _FILLED_AT_A_TIME = 64
@@ -209,7 +209,7 @@ class Kept(DerivedSource):
     def _parted(self, indices: NDArray[np.int64]) -> Iterator[tuple[KeepFolder, NDArray[np.int64]]]:
         """Yield each folder in which some samples belong, with their rows."""
         folders = self._folders()
-        owners = (indices.astype(np.uint64) * _MIXER >> np.uint64(32)) % np.uint64(len(folders))
+        owners = (indices.astype(np.uint64) * MIXER >> np.uint64(32)) % np.uint64(len(folders))
         for number, folder in enumerate(folders):
             if len(rows := np.flatnonzero(owners == number)):
                 yield folder, rows

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.recipe import refusal_of
-from dalirefurb.augment.stage import Stage, draw, leaving
+from dalirefurb.augment.stage import Stage, as_inputs, draw, leaving
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Images
@@ -97,8 +97,7 @@ class Prefix:
         (program, pool), (heights, widths) = kernels, _sides(images)
         nothing = np.zeros(len(images), np.int64)
         drawn, _, _ = draw(self.stages, seed=0, indices=nothing, numbers=nothing, heights=heights, widths=widths)
-        feeds = {f"{stage}/{name}": values for stage, arrays in drawn.items() for name, values in arrays.items()}
-        work = program.work({"sample": images, **feeds}, reserve=OutputBuffers(0).partials)
+        work = program.work({"sample": images, **as_inputs(drawn)}, reserve=OutputBuffers(0).partials)
         pool.share(work.part(np.arange(len(images))))
         return work.partials
 

@@ -26,7 +26,7 @@ planes are kept of what is at least 2 x 2, or in grey."""
 
 Records = NDArray[np.void]
 
-_MIXER = np.uint64(0x9E3779B97F4A7C15)
+MIXER = np.uint64(0x9E3779B97F4A7C15)
 _FIELDS = RECORD.itemsize // 8
 
 
@@ -82,6 +82,6 @@ def _checks(records: Records, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
     words = np.ascontiguousarray(records).view("<u8").reshape(len(records), _FIELDS)
     mixed = indices.astype(np.uint64) + np.uint64(1)
     for field in range(_FIELDS - 1):
-        mixed = (mixed ^ words[:, field]) * _MIXER
+        mixed = (mixed ^ words[:, field]) * MIXER
         mixed ^= mixed >> np.uint64(29)
     return mixed | np.uint64(1)

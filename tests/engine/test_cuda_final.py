@@ -151,14 +151,15 @@ PAIRS = [
 ]
 
 
+@pytest.mark.parametrize("devices", [{}, BOTH], ids=["final part", "both parts"])
 @pytest.mark.parametrize(("recipe", "store"), PAIRS)
 @pytest.mark.filterwarnings("ignore:Refurbish reuses partial images, but there is no store")
-def test_a_final_part_on_the_gpu_serves_what_the_cpu_serves(
-    folder: ImageFolder, recipe: str, store: str, tmp_path: Any
+def test_parts_on_the_gpu_serve_what_the_cpu_serves(
+    folder: ImageFolder, recipe: str, store: str, devices: dict[str, Any], tmp_path: Any
 ) -> None:
     made = RECIPES[recipe]()
     expected = served(Loader(folder, made, REFURBISH, MemoryStore(), kernels="numba"))
-    with loader_of(folder, made, REFURBISH, STORES[store](tmp_path)) as loader:
+    with loader_of(folder, made, REFURBISH, STORES[store](tmp_path), **devices) as loader:
         assert "kernels: cuda" in repr(loader)
         same(served(loader), expected)
         assert store == "none" or loader.stats().hits > 0
@@ -230,18 +231,6 @@ def test_partial_images_by_dali_are_finished_alike(folder: ImageFolder, monkeypa
 
 
 # Both parts
-
-
-@pytest.mark.parametrize(("recipe", "store"), PAIRS)
-@pytest.mark.filterwarnings("ignore:Refurbish reuses partial images, but there is no store")
-def test_both_parts_on_the_gpu_serve_what_the_cpu_serves(
-    folder: ImageFolder, recipe: str, store: str, tmp_path: Any
-) -> None:
-    made = RECIPES[recipe]()
-    expected = served(Loader(folder, made, REFURBISH, MemoryStore(), kernels="numba"))
-    with loader_of(folder, made, REFURBISH, STORES[store](tmp_path), **BOTH) as loader:
-        same(served(loader), expected)
-        assert store == "none" or loader.stats().hits > 0
 
 
 @pytest.mark.parametrize("split", range(1, 5))

@@ -140,6 +140,19 @@ def assert_same(left: Batches, right: Batches) -> None:
         torch.testing.assert_close(labels, other_labels, rtol=0, atol=0)
 
 
+def taken_in_turn(sources: Sequence[Any], recipe: Recipe, planner: Planner, count: int = 8) -> tuple[list[Any], str]:
+    """Take batches of new loaders of each source in turn, from the state of the one before; and the last state."""
+    state, batches = "", []
+    for number in range(count):
+        with Loader(sources[number % len(sources)], recipe, planner) as loader:
+            if state:
+                loader.load_state_dict(json.loads(state))
+            images, labels = next(iter(loader))
+            batches.append((images.clone(), labels.clone()))
+            state = json.dumps(loader.state_dict())
+    return batches, state
+
+
 def half_full(path: Path, source: Source) -> Kept:
     """Keep some of the samples, and have no room for more."""
     Kept(source, path).images(ALL[::2])
@@ -218,14 +231,7 @@ def test_whatever_the_planner(planner: Planner, photos: ImageFolder, tmp_path: P
 
 
 def test_a_training_goes_on_with_a_keep_and_without(photos: ImageFolder, tmp_path: Path) -> None:
-    kept, state, batches = Kept(photos, tmp_path), None, []
-    for number in range(8):
-        with Loader(kept if number % 2 else photos, RECIPE, STANDARD) as loader:
-            if state is not None:
-                loader.load_state_dict(json.loads(state))
-            images, labels = next(iter(loader))
-            batches.append((images.clone(), labels.clone()))
-            state = json.dumps(loader.state_dict())
+    batches, _ = taken_in_turn([photos, Kept(photos, tmp_path)], RECIPE, STANDARD)
     assert_same(batches, served(photos))
 
 

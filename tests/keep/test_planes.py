@@ -20,7 +20,6 @@ from dalirefurb import (
     Arrays,
     ImageFolder,
     Kept,
-    Loader,
     Output,
     Recipe,
     Refurbish,
@@ -44,7 +43,7 @@ from dalirefurb.kernels.record import CRAMPED, DONE, PROBLEMS, WIDTH
 from dalirefurb.reading.inspector import decoded
 from dalirefurb.source import Source
 from dalirefurb.source.levels import Levels
-from tests.keep.test_kept import Counted, assert_same, served
+from tests.keep.test_kept import Counted, assert_same, served, taken_in_turn
 from tests.pictures import encode, jpeg, picture
 
 pytestmark = pytest.mark.usefixtures("traced_once")
@@ -372,14 +371,7 @@ def test_dali_is_given_whole_images(files: tuple[ImageFolder, list[int]], tmp_pa
 def test_a_training_goes_on_with_planes_and_without(files: tuple[ImageFolder, list[int]], tmp_path: Path) -> None:
     source, _ = files
     planner = Standard(len(source), batch_size=BATCH_SIZE, seed=5)
-    kept, state, batches = full(tmp_path, source), None, []
-    for number in range(8):
-        with Loader(kept if number % 2 else source, RECIPES["a crop first"], planner) as loader:
-            if state is not None:
-                loader.load_state_dict(json.loads(state))
-            images, labels = next(iter(loader))
-            batches.append((images.clone(), labels.clone()))
-            state = json.dumps(loader.state_dict())
+    batches, _ = taken_in_turn([source, full(tmp_path, source)], RECIPES["a crop first"], planner)
     assert_same(batches, served(source, RECIPES["a crop first"], planner))
 
 

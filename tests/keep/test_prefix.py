@@ -42,7 +42,17 @@ from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchErro
 from dalirefurb.source import Source
 from dalirefurb.targets import Annotated, Boxes
 from tests.in_turn import in_turn
-from tests.keep.test_kept import ALL, BATCH_SIZE, NUM_SAMPLES, SIZE, STANDARD, Counted, assert_same, served
+from tests.keep.test_kept import (
+    ALL,
+    BATCH_SIZE,
+    NUM_SAMPLES,
+    SIZE,
+    STANDARD,
+    Counted,
+    assert_same,
+    served,
+    taken_in_turn,
+)
 from tests.pictures import jpeg, picture, write_folder
 
 pytest.importorskip("numba")
@@ -129,17 +139,11 @@ def test_views_go_on_behind_it(photos: ImageFolder, tmp_path: Path) -> None:
 
 
 def test_a_training_goes_on_with_it_and_without(photos: ImageFolder, tmp_path: Path) -> None:
-    source, state, batches = kept(photos, tmp_path), None, []
-    for number in range(8):
-        with Loader(source if number % 2 else photos, CROPPED, STANDARD) as loader:
-            if state is not None:
-                loader.load_state_dict(json.loads(state))
-            images, labels = next(iter(loader))
-            batches.append((images.clone(), labels.clone()))
-            state = json.dumps(loader.state_dict())
+    source = kept(photos, tmp_path)
+    batches, state = taken_in_turn([photos, source], CROPPED, STANDARD)
     assert_same(batches, served(photos, CROPPED))
     with Loader(source, CROPPED.at(2), STANDARD) as loader, pytest.raises(StateMismatchError, match="split"):
-        loader.load_state_dict(json.loads(str(state)))
+        loader.load_state_dict(json.loads(state))
 
 
 def test_a_store_that_lasts_is_filled_with_it_and_used_without(photos: ImageFolder, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.output import Output
-from dalirefurb.augment.stage import Stage, draw
+from dalirefurb.augment.stage import Stage, as_inputs, draw
 from dalirefurb.image_batch import Images, row_addresses
 from dalirefurb.kernels.buffers import Levels, aligned
 from dalirefurb.kernels.cuda.program import CudaProgram, Launch
@@ -63,7 +63,7 @@ def feeds_of(stages: Sequence[Stage], pictures: Sequence[Picture], seed: int = 0
     drawn, _, _ = draw(
         tuple(stages), seed=seed, indices=indices, numbers=indices * 0 + epoch, heights=heights, widths=widths
     )
-    return {f"{stage}/{name}": values for stage, named in drawn.items() for name, values in named.items()}
+    return as_inputs(drawn)
 
 
 class Beside:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Stage, draw
+from dalirefurb.augment.stage import Stage, as_inputs, draw
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Images, Places, rounded
 from dalirefurb.kernels.cuda.program import CudaProgram, Launch
@@ -102,4 +102,4 @@ def _drawn(stages: tuple[Stage, ...], sizes: NDArray[np.int64], seed: int) -> di
     drawn, _, _ = draw(
         stages, seed=seed, indices=indices, numbers=first, heights=heights, widths=widths, versions=first
     )
-    return {f"{stage}/{name}": values for stage, named in drawn.items() for name, values in named.items()}
+    return as_inputs(drawn)

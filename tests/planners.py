@@ -2,6 +2,9 @@
 
 import hashlib
 import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from hypothesis import settings
@@ -11,6 +14,7 @@ from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.fresh import Fresh
+from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import EvictShuffler, Frozen, ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import BatchShuffler, PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
@@ -111,6 +115,177 @@ def controls():
 def autoassists(draw):
     inner = draw(st.one_of(inner_planners(), example_echoes()))
     return AutoAssist(inner, lag=draw(st.integers(1, 3)))
+
+
+@dataclass(frozen=True)
+class Tried:
+    """How a kind of planner is tried.
+
+    Attributes:
+        planners: Planners for the contract, half of them such as were or would be hardest to get right.
+        arguments: Of one planner, by name.
+        changes: Another value for each argument that has another.
+        fixed: Arguments of which one value alone is taken.
+        wants_exactly: As `PlannerContract` has it.
+    """
+
+    planners: st.SearchStrategy[Planner]
+    arguments: dict[str, Any]
+    changes: dict[str, Any]
+    fixed: frozenset[str] = frozenset()
+    wants_exactly: bool = True
+
+
+PLAIN = {"num_samples": 24, "batch_size": 4}
+SHARDED = {"num_samples": 25, "batch_size": 2, "seed": 1, "shards": 2, "drop_last": True}
+INNER = {"planner": Standard(**PLAIN)}
+OTHER_INNER = {"planner": Refurbish(**PLAIN, reuse_factor=2)}
+
+KINDS: dict[type[Planner], Tried] = {
+    Standard: Tried(st.one_of(st.just(Standard(13, batch_size=4, shards=2)), standards()), PLAIN, SHARDED),
+    Refurbish: Tried(
+        st.one_of(
+            st.sampled_from(
+                [
+                    Refurbish(5, batch_size=4, reuse_factor=5, shards=2, drop_last=True),
+                    Refurbish(60, batch_size=6, reuse_factor=3, batch_shuffler=PlainShuffler()),
+                    Refurbish(103, batch_size=8, reuse_factor=5, shards=4),
+                    Refurbish(100, batch_size=8, reuse_factor=3, coverage=0.5),
+                    Refurbish(61, batch_size=8, reuse_factor=3, shards=2, evict_shuffler=ReferenceCount()),
+                    Refurbish(120, batch_size=12, reuse_factor=2, shards=12),
+                ]
+            ),
+            refurbishing(),
+        ),
+        {**PLAIN, "reuse_factor": 2},
+        {
+            **SHARDED,
+            "reuse_factor": 3,
+            "coverage": 0.5,
+            "evict_shuffler": ReferenceCount(),
+            "batch_shuffler": PlainShuffler(),
+        },
+    ),
+    Evaluate: Tried(
+        st.one_of(st.just(Evaluate(9, batch_size=8)), evaluations()),
+        PLAIN,
+        {"num_samples": 25, "batch_size": 2, "seed": 1, "coverage": 0.5, "pad": True},
+        fixed=frozenset({"drop_last", "shards"}),
+    ),
+    Frozen: Tried(st.one_of(st.just(Frozen(5, batch_size=4, shards=2)), frozen()), PLAIN, SHARDED),
+    Fresh: Tried(
+        st.one_of(
+            st.sampled_from(
+                [
+                    Fresh(Refurbish(61, batch_size=8, reuse_factor=3, shards=4)),
+                    Fresh(BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2), echoing_factor=2.3, buffer_size=4)),
+                ]
+            ),
+            controls(),
+        ),
+        INNER,
+        OTHER_INNER,
+    ),
+    Echo: Tried(
+        st.one_of(
+            st.sampled_from(
+                [
+                    Echo(Standard(24, batch_size=1), echoing_factor=2, buffer_size=5),
+                    Echo(Refurbish(60, batch_size=12, reuse_factor=2), echoing_factor=2, buffer_size=0),
+                    Echo(Refurbish(60, batch_size=6, reuse_factor=3), echoing_factor=2.5, buffer_size=12),
+                    Echo(Refurbish(61, batch_size=8, reuse_factor=2, shards=4), echoing_factor=1.5, buffer_size=9),
+                ]
+            ),
+            example_echoes(),
+        ),
+        {**INNER, "echoing_factor": 2, "buffer_size": 4},
+        {**OTHER_INNER, "echoing_factor": 1.5, "buffer_size": 5},
+        wants_exactly=False,
+    ),
+    BatchEcho: Tried(
+        st.one_of(
+            st.sampled_from(
+                [
+                    BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2), echoing_factor=2.3),
+                    BatchEcho(Refurbish(61, batch_size=6, reuse_factor=2, shards=3), echoing_factor=2.3, buffer_size=4),
+                    BatchEcho(Standard(60, batch_size=4), echoing_factor=2, buffer_size=3),
+                    BatchEcho(Refurbish(60, batch_size=4, reuse_factor=3), echoing_factor=1, buffer_size=5),
+                    BatchEcho(Refurbish(61, batch_size=8, reuse_factor=2, shards=4), echoing_factor=2.3, buffer_size=5),
+                ]
+            ),
+            batch_echoes(),
+        ),
+        {**INNER, "echoing_factor": 2},
+        {**OTHER_INNER, "echoing_factor": 1.5, "buffer_size": 2},
+        wants_exactly=False,
+    ),
+    SmartCache: Tried(
+        st.one_of(
+            st.sampled_from(
+                [
+                    SmartCache(10, batch_size=4, num_cache_objects=8, replace_percent=0.5),  # 2 can enter, not 4
+                    SmartCache(10, batch_size=5, num_cache_objects=10, replace_percent=0.3),
+                    SmartCache(65, batch_size=8, num_cache_objects=64, replace_percent=0.4, shards=4),
+                ]
+            ),
+            smartcaches(),
+        ),
+        {**PLAIN, "num_cache_objects": 8, "replace_percent": 0.5},
+        {
+            **{name: value for name, value in SHARDED.items() if name != "drop_last"},
+            "num_cache_objects": 12,
+            "replace_percent": 0.25,
+        },
+        fixed=frozenset({"drop_last"}),
+    ),
+    AutoAssist: Tried(
+        st.one_of(
+            st.sampled_from(
+                [
+                    AutoAssist(Refurbish(5, batch_size=4, reuse_factor=2), lag=3),  # epochs in every batch
+                    AutoAssist(Refurbish(13, batch_size=4, reuse_factor=3), lag=2),
+                    AutoAssist(Echo(Standard(13, batch_size=4), echoing_factor=2.5, buffer_size=5), lag=2),
+                    AutoAssist(
+                        Echo(Refurbish(13, batch_size=4, reuse_factor=2), echoing_factor=2, buffer_size=0), lag=2
+                    ),
+                ]
+            ),
+            autoassists(),
+        ),
+        {**INNER, "lag": 2},
+        {
+            **OTHER_INNER,
+            "lag": 3,
+            "learning_rate": 1.0,
+            "weight_decay": 0.5,
+            "loss_momentum": 0.5,
+            "accuracy_momentum": 0.25,
+            "resolution": 4,
+        },
+        wants_exactly=False,
+    ),
+}
+"""Every kind of ours: tests of plans, of loaders that are resumed or of several ranks, and of numbers take them."""
+
+
+def untried(planners: Iterable[Planner], **arguments: Any) -> dict[str, Planner]:
+    """Return a planner of each kind of which there is none yet, by its name.
+
+    Args:
+        planners: Those that there are.
+        arguments: What they, or the planners inside them, take in place of what they are tried with.
+    """
+    return {
+        kind.__name__: planner_of(kind, **arguments) for kind in KINDS.keys() - {type(planner) for planner in planners}
+    }
+
+
+def planner_of(kind: type[Planner], **arguments: Any) -> Planner:
+    """Return a planner of a kind with some arguments, which its planner takes if it derives its plans from one."""
+    tried = KINDS[kind].arguments
+    if "planner" in tried:
+        return kind(**{**tried, "planner": Standard(**arguments)})
+    return kind(**{**tried, **arguments})
 
 
 def joined(planner, epoch, name):

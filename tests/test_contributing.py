@@ -98,7 +98,7 @@ def test_paths_and_names_of_a_page_are_there(page: Path) -> None:
         ("`_RECIPES_OF_ALL`", ["_RECIPES_OF_ALL: {'_RECIPES_OF_ALL'}"]),
         ("`OurStore` in `tests/store/test_store.py`", []),
         ("`OurStore` and `TECHNIQUES`\nin `tests/store/test_store.py`", ["TECHNIQUES in test_store.py"]),
-        ("`KINDS` in `tests/planners.py`", ["KINDS in planners.py"]),
+        ("`TECHNIQUES` in `tests/planners.py`", ["TECHNIQUES in planners.py"]),
     ],
 )
 def test_what_leads_nowhere_is_found(text: str, wrong: list[str]) -> None:

@@ -45,6 +45,8 @@ from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.store import DeviceStore
 from dalirefurb.store.spec import StoreSpec
 from tests.augment.torchvision_stand_ins import T, stand_in
+from tests.planners import KINDS
+from tests.stages import changed, held
 
 SIZE, SOURCE = 32, Arrays(np.zeros((8, 32, 32, 3), np.uint8), np.arange(8))
 NOISE = augment.MagnitudeNoise(0.5, 10.0)
@@ -236,6 +238,32 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Source.__getitem__": (lambda index: SOURCE[index][1], {"index": 3}),
 }
 
+OF_NO_NUMBER = {
+    # They are results, take a loader or serve one, or measure for a minute, or nothing but paths, names and data.
+    *("Diagnosis", "Stats", "Verdict", "CudaPrefetch", "Broadcast", "Attached", "tune", "DalirefurbError", "Arrays"),
+    *("Concat", "DiskStore", "FileList", "HuggingFaceImages", "ImageFolder", "Kept", "PartialSource", "TarShards"),
+    *("TorchDataset", "Volumes"),
+    "MagnitudeNoise",  # It stays what it is given, and stages make Python's numbers of it.
+    *("AutoContrast", "Decode", "Equalize", "Invert", "Stage", "VolumeStage", "Voxels"),
+}
+
+
+def representable(value: Any) -> Any:
+    """Return a value whose floats are the same in half precision."""
+    if isinstance(value, tuple):
+        return tuple(map(representable, value))
+    return float(np.float16(value)) if isinstance(value, float) else value
+
+
+# What takes no place above is tried with the values by which tests of its kind tell arguments apart.
+_LATER = {kind: changed(stages) for kind, stages in held().items()}
+_LATER |= {kind: {**tried.arguments, **tried.changes} for kind, tried in KINDS.items()}
+EXAMPLES |= {
+    kind.__name__: (kind, {name: representable(value) for name, value in arguments.items()})
+    for kind, arguments in _LATER.items()
+    if kind.__name__ not in {*EXAMPLES, *OF_NO_NUMBER} and kind.__name__ in {*vars(augment), *dalirefurb.__all__}
+}
+
 # Transforms of torchvision, whose attributes are what a user gave.
 TRANSFORMS: dict[str, dict[str, Any]] = {
     "Resize": {"size": (40, 48)},
@@ -256,15 +284,6 @@ TRANSFORMS: dict[str, dict[str, Any]] = {
     "TrivialAugmentWide": {"num_magnitude_bins": 31, "fill": 9},
     "Normalize": {"mean": (0.5, 0.25, 0.75), "std": (0.25, 0.5, 0.75)},
     "RandomErasing": {"p": 0.25, "scale": (0.25, 0.5), "ratio": (0.5, 2.0), "value": (0.5, 0.25, 0.75)},
-}
-
-OF_NO_NUMBER = {
-    # They are results, take a loader or serve one, or measure for a minute, or nothing but paths, names and data.
-    *("Diagnosis", "Stats", "Verdict", "CudaPrefetch", "Broadcast", "Attached", "tune", "DalirefurbError", "Arrays"),
-    *("Concat", "DiskStore", "FileList", "HuggingFaceImages", "ImageFolder", "Kept", "PartialSource", "TarShards"),
-    *("TorchDataset", "Volumes"),
-    "MagnitudeNoise",  # It stays what it is given, and stages make Python's numbers of it.
-    *("AutoContrast", "Decode", "Equalize", "Invert", "Stage", "VolumeStage", "Voxels"),
 }
 
 

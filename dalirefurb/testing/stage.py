@@ -21,6 +21,11 @@ from dalirefurb.image_batch import Image
 
 _MAX_BATCH_SIZE = 256
 _ROWS = 24
+_LARGEST = 256
+"""Side of images whose pixels show their own column and row in 8 bits."""
+
+_BORDER = 16
+"""Pixels from the border of an image within which what is made of it may be made of the border."""
 
 Maker = Callable[[Sequence[Image], Mapping[str, NDArray[Any]]], list[Image]]
 """From images, and the stage's parameters for them, to what the stage makes."""
@@ -88,6 +93,14 @@ def kernel_maker(stage: Stage) -> Maker | None:
     return made
 
 
+def _places(sides: tuple[int, ...], middle: float = 0) -> NDArray[Any]:
+    """Return an image of a height and a width of which each pixel is its own column, its row, and a one."""
+    height, width = sides
+    down, across = np.mgrid[:height, :width] + middle
+    places = np.stack([across, down, np.ones_like(across)], axis=2)
+    return places if middle else places.astype(np.uint8)
+
+
 def makers_of(stage: Stage) -> dict[str, Maker]:
     """Return what can make a stage's images, by name."""
     kernels = kernel_maker(stage)
@@ -106,10 +119,13 @@ class StageContract:
     Attributes:
         sizes: Heights and widths of the images that it is tried on; those that it refuses are left out.
         levels_apart: Levels by which kernels and DALI's operators are apart, at most; None: they are not compared.
+        pixels_apart: Pixels of the image by which what is shown is from where `matrices` says, at most, but near the
+            border; None: it is not compared. What keeps its place never is.
     """
 
     sizes: ClassVar[Sequence[tuple[int, int]]] = ((64, 64), (48, 80), (80, 48), (33, 57))
     levels_apart: ClassVar[int | None] = 1
+    pixels_apart: ClassVar[float | None] = 1.5
 
     def stages(self) -> Sequence[Stage]:
         """Return a stage, then others that differ from it in one field each; each field in one of them, at least."""
@@ -217,6 +233,28 @@ class StageContract:
                     f"{stage.name}: maps of rows {some} must be as among others"
                 )
                 assert np.linalg.det(maps).all(), f"{stage.name}: maps must have an inverse, got {maps}"
+
+    def test_what_is_shown_comes_from_where_it_is_said(self) -> None:
+        """Images whose pixels are their own column and row show where each was, by kernels and by DALI's operators."""
+        stage, rows = self.stages()[0], np.arange(_ROWS)
+        maps = None if stage.keeps_place or self.pixels_apart is None else self.said(stage, rows)
+        if maps is None:
+            return
+        heights, widths = self.taken(stage)
+        sides = [*zip(heights[rows % len(heights)].tolist(), widths[rows % len(widths)].tolist(), strict=True)]
+        pictures = [_places(shape) for shape in sides]
+        parameters = {name: values for name, values in self.drawn(stage, rows).items() if name in stage.parameters}
+        for name, by in makers_of(stage).items():
+            for row, image in enumerate(by(pictures, parameters)):
+                if max(sides[row]) > _LARGEST:
+                    continue
+                across, down, sizes = np.moveaxis(_places(image.shape[:2], middle=0.5) @ maps[row].T, 2, 0)
+                said = np.stack([across / sizes, down / sizes], axis=2) - 0.5
+                inside = (said > _BORDER) & (said < np.array(sides[row][::-1]) - 1 - _BORDER)
+                deep = inside.all(axis=2)
+                assert (image[deep, 2] == 1).all(), f"{name} must show all that matrices says is shown of row {row}"
+                apart = np.abs(image[deep, :2] - said[deep]).max(initial=0)
+                assert apart <= self.pixels_apart, f"{name} shows row {row} from {apart} pixels beside what is said"
 
     def test_what_is_made_of_an_image_depends_on_it_alone_and_is_as_large_as_is_said(self) -> None:
         """The same pixels in any batch, by kernels and by DALI's operators, of the sizes that `output_sizes` says."""

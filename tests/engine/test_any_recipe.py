@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,10 @@ from dalirefurb.augment import (
     AutoContrast,
     CenterCrop,
     ColorJitter,
+    CopyPaste,
+    Custom,
     Cutout,
+    Decode,
     Equalize,
     GaussianBlur,
     HorizontalFlip,
@@ -29,6 +34,8 @@ from dalirefurb.augment import (
     KernelStage,
     Letterbox,
     MagnitudeNoise,
+    MixUp,
+    Mosaic,
     Posterize,
     RandAugmentLayer,
     RandomAffine,
@@ -46,8 +53,11 @@ from dalirefurb.augment import (
     SolarizeAdd,
     Stage,
     TimmPolicyFirst,
+    TimmPolicySecond,
     TimmRandAugmentLayer,
+    TimmWeightedFirst,
     TimmWeightedLayers,
+    TimmWeightedSecond,
     TrivialAugmentLayer,
     VerticalFlip,
 )
@@ -58,6 +68,7 @@ from dalirefurb.store import Store
 from dalirefurb.targets import Annotated, Boxes, Masks
 from dalirefurb.targets.kinds import Target
 from tests.in_turn import EACH_CHANGE
+from tests.stages import held
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 HEIGHT, WIDTH, COUNT, BATCH_SIZE, EPOCHS = 26, 34, 11, 4, 3
@@ -133,6 +144,15 @@ TO_SIZE: dict[str, Make] = {
 }
 
 
+def drawn_kinds() -> set[type[Stage]]:
+    """Return the kinds of stages in recipes that are drawn."""
+    return {type(each) for make in {**KEEP_SIZE, **COMPILED, **TO_SIZE}.values() for each in _listed(make("stage"))}
+
+
+def named_anew(stage: Stage, name: str, **changes: Any) -> Stage:
+    return replace(stage, name=name, **changes)  # type: ignore[type-var]
+
+
 def shifted(image: Any, uniforms: Any, out: Any) -> None:
     """Darken by a random amount."""
     less = int(100 * uniforms[0])
@@ -148,6 +168,16 @@ def noisy(image: Any, rng: np.random.Generator) -> Any:
 
 def _listed(made: Stage | list[Stage]) -> list[Stage]:
     return made if isinstance(made, list) else [made]
+
+
+BESIDE = {Decode, RandomApply, RandomChoice, Custom, Mosaic, MixUp, CopyPaste}
+"""Kinds that recipes have anyhow, or that a file of their own tries."""
+
+for kind in held().keys() - BESIDE - {TimmPolicySecond, TimmWeightedFirst, TimmWeightedSecond} - drawn_kinds():
+    stage = held()[kind][0]
+    stays = [side.tolist() for side in stage.output_sizes(*np.array([[HEIGHT], [WIDTH]]))] == [[HEIGHT], [WIDTH]]
+    changes = {} if stays else {"size": (HEIGHT, WIDTH)}
+    (KEEP_SIZE if stays else TO_SIZE)[kind.__name__] = partial(named_anew, stage, **changes)
 
 
 @st.composite

@@ -22,6 +22,7 @@ from dalirefurb import (
     AutoAssist,
     DiskStore,
     Echo,
+    Evaluate,
     ImageFolder,
     Loader,
     MemoryStore,
@@ -40,6 +41,7 @@ from dalirefurb.store.available import available_bytes
 from dalirefurb.testing.plans import owned
 from tests.loading import flat_loader
 from tests.pictures import write_folder
+from tests.planners import untried
 from tests.rank_worker import SHARDS, SIZE, planner_for
 
 pytestmark = [
@@ -62,6 +64,9 @@ PLANNERS: dict[str, Planner] = {
     "batches echoed": BatchEcho(Standard(NUM_SAMPLES, **ARGUMENTS), echoing_factor=2.3, buffer_size=4),
     "running window": SmartCache(NUM_SAMPLES, num_cache_objects=48, replace_percent=0.3, **ARGUMENTS),
 }
+OF_ONE_RANK = Evaluate(NUM_SAMPLES, batch_size=16), AutoAssist(PLANNERS["standard"], lag=2)
+"""What has tests of its own: evaluation has no shards, and with AutoAssist each rank chooses by its own losses."""
+PLANNERS |= untried([*PLANNERS.values(), *OF_ONE_RANK], num_samples=NUM_SAMPLES, **ARGUMENTS)
 STORES: dict[str, Callable[[], Store | None]] = {"stored": MemoryStore, "not stored": lambda: None}
 
 Batch = tuple[torch.Tensor, ...]

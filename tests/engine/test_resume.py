@@ -49,6 +49,7 @@ from tests.engine.test_bit_identity import assert_same
 from tests.in_turn import in_turn
 from tests.loading import flat_loader
 from tests.pictures import write_folder
+from tests.planners import untried
 from tests.resuming import Record, assert_resumes_everywhere, batches_of, record
 
 pytestmark = pytest.mark.usefixtures("traced_once")
@@ -82,6 +83,8 @@ TECHNIQUES: dict[str, tuple[Recipe, Planner]] = {
     "assisted": (simple(SIZE), AutoAssist(REFURBISH, lag=9, accuracy_momentum=0.5)),
     "echoed and assisted": (simple(SIZE, split=1), AutoAssist(ECHO, lag=9, accuracy_momentum=0.5)),
 }
+_OTHERS = untried((planner for _, planner in TECHNIQUES.values()), num_samples=NUM_SAMPLES, batch_size=4, seed=7)
+TECHNIQUES |= {name: (simple(SIZE), planner) for name, planner in _OTHERS.items()}
 
 
 @runtime_checkable

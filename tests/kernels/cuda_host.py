@@ -19,7 +19,7 @@ from dalirefurb.augment.stage import Stage, as_inputs, draw
 from dalirefurb.image_batch import Images, row_addresses
 from dalirefurb.kernels.buffers import Levels, aligned
 from dalirefurb.kernels.cuda.program import CudaProgram, Launch
-from dalirefurb.kernels.cuda.source import translated
+from dalirefurb.kernels.cuda.source import name_of, translated
 from dalirefurb.kernels.kernel import kernel_names
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.program import KernelProgram, Work
@@ -64,6 +64,12 @@ def feeds_of(stages: Sequence[Stage], pictures: Sequence[Picture], seed: int = 0
         tuple(stages), seed=seed, indices=indices, numbers=indices * 0 + epoch, heights=heights, widths=widths
     )
     return as_inputs(drawn)
+
+
+def on_a_gpu(stages: Sequence[Stage]) -> bool:
+    """Tell whether all kernels of some stages are there for a GPU, too."""
+    steps = steps_of(tuple(stages)) or ()
+    return all(name_of(kernel) is not None for step in steps for kernel in step.kernels if kernel is not None)
 
 
 class Beside:

@@ -26,6 +26,8 @@ from dalirefurb.augment import (
     Equalize,
     GaussianBlur,
     HorizontalFlip,
+    HostStage,
+    KernelStage,
     Letterbox,
     RandAugmentLayer,
     RandomAffine,
@@ -58,6 +60,7 @@ from tests.engine.test_bit_identity import Batches, assert_same
 from tests.faults import limited
 from tests.in_turn import EACH_CHANGE
 from tests.pictures import picture
+from tests.stages import held
 
 # What compiled code can do
 
@@ -163,6 +166,13 @@ CASES: dict[str, tuple[Stage, ...]] = {
         RandomPerspective(1.0, 0.9, "nearest", name="nearest"),
         RandomResizedCrop(24, interpolation="random"),
     ),
+}
+_TRIED = {type(stage) for stages in CASES.values() for stage in stages}
+CASES |= {
+    kind.__name__: (Resize(33), stages[0], RandomResizedCrop(24))
+    for kind, stages in held().items()
+    if kind not in _TRIED | {KernelStage, HostStage} and stages[0].follows is None and not kind.partners
+    if steps_of(tuple(stages[:1])) is not None
 }
 SHAPES = [(1, 1), (1, 700), (700, 1), (2, 3000), (3000, 2), (24, 24), (300, 200), (97, 131), (5, 4), (25, 33)]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any
@@ -80,9 +82,12 @@ class Needs:
     moves: bool = False
 
 
+@cache
 def translated(kernel: str) -> bool:
     """Tell whether a kernel is here, given its name."""
-    return kernel.partition(".")[0] in _FAMILIES
+    family, _, name = kernel.partition(".")
+    text = _texts().get(f"{family}.cuh", "") if family in _FAMILIES else ""
+    return re.search(rf"^(?:struct|using) {name}\b", text, re.MULTILINE) is not None
 
 
 def name_of(kernel: Any) -> str | None:
@@ -106,12 +111,17 @@ def needs(kernel: str) -> Needs:
 
 def source(kernels: Sequence[str], own: Sequence[str] = ()) -> str:
     """Return the text of some kernels, given their names, and texts of the user's; they are numbered from 1 on."""
-    texts = {path.name: path.read_text() for path in files(__package__).iterdir() if path.name.endswith(".cuh")}
+    texts = _texts()
     constants = [f"#define {name} {value}" for name, value in _CONSTANTS.items()]
     cases = " ".join(f"DO({number}, {name.replace('.', '::')})" for number, name in enumerate(kernels, 1))
     families = (texts[f"{family}.cuh"] for family in _FAMILIES)
     parts = [texts["step.cuh"], *families, *own, f"#define KERNELS(DO) {cases}"]
     return "\n".join([*constants, *parts, texts["launches.cuh"]])
+
+
+@cache
+def _texts() -> Mapping[str, str]:
+    return {path.name: path.read_text() for path in files(__package__).iterdir() if path.name.endswith(".cuh")}
 
 
 def _levels_of(before: Sizes, after: Sizes, numbers: Numbers) -> Any:

@@ -196,3 +196,8 @@ def claim_table(claims: Sequence[Claim], heading: str = "ratio") -> str:
 def say(*parts: str) -> None:
     """Print tables and headings, at once and apart from each other."""
     print("\n\n".join(parts) + "\n", flush=True)
+
+
+def bounds_of(hits: Sequence[float], all_missed: Sequence[float], misses: float) -> list[float]:
+    """Return how fast each round can be if a share misses, given the speeds of hits alone, and of misses alone."""
+    return [1 / (1 / hit + misses * (1 / missed - 1 / hit)) for hit, missed in zip(hits, all_missed, strict=True)]

@@ -504,7 +504,7 @@ def test_an_assistant_that_nothing_can_teach_stays_unsure():
 
 
 def test_learning_follows_the_threshold_the_averages_and_the_gradient():
-    """Two batches by hand: two features, losses in float32, one step each."""
+    """Three batches by hand: three features, losses in float32, one step each. The bias does not decay."""
     planner = AutoAssist(
         Standard(4, batch_size=2),
         lag=1,
@@ -517,7 +517,7 @@ def test_learning_follows_the_threshold_the_averages_and_the_gradient():
     pictures = np.array([[[[0, 51, 255]]], [[[255, 102, 0]]], [[[255, 0, 0]]], [[[0, 0, 255]]]], np.uint8)
     assistant = new_assistant(planner, lambda index: pictures[index])
     weights, threshold, gamma = np.zeros(4), None, 0.0
-    for losses in ([1.0, 3.0], [0.5, 2.5], [4.0, 1.0]):
+    for losses in ([1.0, 3.0], [0.5, 2.5], [4.0, 1.0], [2.0, 2.0]):
         plan = assistant.plan()
         belief = assistant._moment.belief
         assert (belief.threshold, belief.accuracy) == pytest.approx((threshold or 0.0, gamma))

@@ -205,6 +205,30 @@ def test_a_group_that_is_abandoned_leaves_nothing_to_share(kind: type[Line]) -> 
     line.close()
 
 
+def test_what_the_store_has_but_the_plan_neither_expects_nor_keeps_is_served_and_given_up() -> None:
+    planner = Standard(6, batch_size=3)
+    line = Line(planner, slots=6)
+    (group,) = grouped(islice(planned(planner, Position(0, 0)), 1), 1)
+    indices = group.plan.indices
+    line.store.put(indices, group.plan.version, [image_of(index, 0) for index in indices.tolist()])
+    line.finish(line.lookup(group))
+    assert (line.computed, len(line.store)) == ([], 0)
+    line.close()
+
+
+def test_no_slot_stays_pinned_where_reading_cannot_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, group, _ = two_groups(MemoryStore())
+
+    def read(*_: Any) -> Any:
+        raise OSError("no more threads")
+
+    monkeypatch.setattr(line.reader, "read", read)
+    with pytest.raises(OSError, match="no more threads"):
+        line.lookup(group)
+    assert not len(line.store._opened().slot_table.pinned)  # type: ignore[attr-defined]
+    line.close()
+
+
 class Watched(MemoryStore):
     """Calls somebody before and after each of its own steps, as another thread might come between them."""
 

@@ -59,3 +59,11 @@ def test_it_answers_as_a_dictionary_does(
     for images, _ in groups:
         in_flight.remove(images)
     assert in_flight.find(*keys(asked)) == []
+
+
+def test_what_ended_gives_its_slots_to_what_begins() -> None:
+    in_flight = InFlightVersions()
+    for number in range(5):
+        images = in_flight.add(*keys([(number, 0), (number, 1)]))
+        assert sorted(images.slots.tolist()) == [0, 1]
+        in_flight.remove(images)

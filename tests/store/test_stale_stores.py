@@ -237,6 +237,11 @@ def test_a_file_that_is_written_in_place_with_its_old_size_and_time_changes_the_
     assert pinned != before
 
 
+def test_the_hash_of_pixels_tells_shapes_of_the_same_bytes_apart() -> None:
+    pixels, shapes = np.arange(48, dtype=np.uint8), [(2, 4, 2, 3), (2, 2, 4, 3), (4, 2, 2, 3)]
+    assert len({hash_pixels(pixels.reshape(shape)) for shape in shapes}) == len(shapes)
+
+
 def test_a_file_that_is_absent_is_no_error_and_counts_once_it_is_there(tmp_path: Path) -> None:
     source = FileList([tmp_path / "absent.jpg", "nul\0.jpg"], [0, 1])
     before = source.content()

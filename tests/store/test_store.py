@@ -260,6 +260,16 @@ def test_a_memory_store_takes_its_room_back_when_nobody_has_what_was_made_there(
         del view
 
 
+def test_a_memory_store_lends_room_anew_once_what_was_made_there_is_stored() -> None:
+    store = MemoryStore()
+    store.open(StoreSpec(SHAPE, 2, {}))
+    for version in range(4):
+        room = store.reserve(2)
+        assert room is not None
+        assert store.put(ints(0, 1), ints(version, version), room).all()
+        del room
+
+
 def test_put_stores_nothing_when_one_sample_does_not_fit_the_slots() -> None:
     with MemoryStore() as store:
         store.open(StoreSpec(SHAPE, 2, {}))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
 
@@ -125,6 +125,7 @@ counts = st.integers(1, 3) | st.just((1, 3)) | st.just((2, 2))
 
 
 @given(height=sides, width=sides, scale=scales, ratio=ratios, count=counts, seed=st.integers(0, 99))
+@example(height=200, width=300, scale=(0.1, 0.4), ratio=(0.5, 2.0), count=(1, 3), seed=0)
 def test_windows_are_those_of_the_published_procedure(
     height: int, width: int, scale: Any, ratio: Any, count: Any, seed: int
 ) -> None:

@@ -38,6 +38,14 @@ def test_a_draw_takes_the_magnitude_and_the_sizes_of_the_sample():
     }
 
 
+def test_batches_of_other_heights_or_widths_get_the_numbers_of_their_own():
+    layer, given = RandAugmentLayer(), np.random.default_rng(0).random((99, 2))
+    for sides in ((40, 60), (40, 90), (20, 90)):
+        heights, widths = (np.full(99, side) for side in sides)
+        fresh = RandAugmentLayer().draw(given, heights, widths)
+        assert np.array_equal(layer.draw(given, heights, widths)["matrix"], fresh["matrix"])
+
+
 @pytest.mark.parametrize("layer_bins", [2, 11, 31])
 def test_offsets_are_cut_to_whole_pixels_as_integers_would_be(layer_bins):
     widths = np.arange(1, 2000)

@@ -15,8 +15,9 @@ from dalirefurb.augment import RandomPerspective
 from dalirefurb.augment.geometry import Geometry
 from dalirefurb.augment.maps import placed
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.targets import masks, objects
+from dalirefurb.targets import Boxes, masks, objects
 from dalirefurb.targets.objects import map_polygons, rows_of
+from dalirefurb.targets.pasting import Pasted
 
 HEIGHT, WIDTH = SIZE = (48, 64)
 IDENTITY = np.eye(3)[None]
@@ -301,6 +302,15 @@ def test_a_turn_swaps_nothing() -> None:
 def test_who_takes_whose_place_must_be_said_of_each_once(swapped: tuple[int, ...]) -> None:
     with pytest.raises(ConfigurationError, match=r"swapped must be the numbers 0 .. 2, each once, got \("):
         map_keypoints(np.zeros((1, 3, 2)), rows_of([1]), IDENTITY, SIZE, swapped=swapped)
+
+
+def test_a_covered_box_of_which_too_little_is_in_the_image_is_dropped_though_all_that_is_left_of_it_is() -> None:
+    boxes, left = Boxes([[[0, 0, 10, 10]]], min_visible=0.8), np.array([[0.0, 0, 5, 10]])
+    covered = Pasted(boxes.rows, np.ones(1, np.bool_), left, whole(IDENTITY))
+    for width, dropped in ((5, 1), (8, 0)):
+        shown, sizes = np.zeros(1, np.int64), np.array([[10, 10]])
+        moved = objects.moved_objects({"boxes": boxes}, shown, sizes, whole(IDENTITY), (10, width), pasted=covered)
+        assert (moved[0]["boxes"].values.tolist(), moved[1]) == ([] if dropped else left.tolist(), dropped)
 
 
 # Polygons

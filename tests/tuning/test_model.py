@@ -96,6 +96,16 @@ def test_a_tiered_cache_fills_memory_first():
     assert predicted.memory_bytes <= some.memory_bytes
 
 
+def test_the_page_cache_has_to_hold_what_of_a_tiered_cache_is_on_the_disk():
+    slow = {"disk_bytes": UNLIMITED, "disk_read_bytes_per_s": 1e6, "disk_write_bytes_per_s": 1e15}
+    cold = machine(memory_bytes=4_000_000_000, page_cache_bytes=0, **slow)
+    tiered = replace(REUSED, tier="tiered")
+    predicted = predict(costs(), cold, workload(), tiered)
+    assert predicted.bound == "disk"
+    warm = replace(cold, page_cache_bytes=predicted.disk_bytes)
+    assert predict(costs(), warm, workload(), tiered).bound == "cores"
+
+
 def test_the_stall_is_what_is_left_of_the_time():
     predicted = predict(costs(), machine(), workload(step_s=0.5 * 256 * 0.7e-3), STANDARD)
     assert predicted.stall == pytest.approx(0.5)

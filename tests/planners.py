@@ -275,9 +275,8 @@ def untried(planners: Iterable[Planner], **arguments: Any) -> dict[str, Planner]
         planners: Those that there are.
         arguments: What they, or the planners inside them, take in place of what they are tried with.
     """
-    return {
-        kind.__name__: planner_of(kind, **arguments) for kind in KINDS.keys() - {type(planner) for planner in planners}
-    }
+    tried = {type(planner) for planner in planners}
+    return {kind.__name__: planner_of(kind, **arguments) for kind in KINDS if kind not in tried}
 
 
 def planner_of(kind: type[Planner], **arguments: Any) -> Planner:

@@ -106,11 +106,11 @@ def cases() -> dict[str, Any]:
 
 def stage_cases() -> dict[str, Any]:
     """Return every stage that keeps an image's size, at sizes of which one is no more than a few pixels."""
-    from dalirefurb.kernels.buffers import Levels
+    from dalirefurb.kernels.buffers import PlainLevels
     from tests.engine.test_any_recipe import KEEP_SIZE
 
     return {
-        f"{name}, {sides[0]} x {sides[1]}": (made if isinstance(made, list) else [made], Levels(sides))
+        f"{name}, {sides[0]} x {sides[1]}": (made if isinstance(made, list) else [made], PlainLevels(sides))
         for name, make in KEEP_SIZE.items()
         for made in (make("stage"),)
         for sides in ((3, 5), (32, 32), (224, 230))

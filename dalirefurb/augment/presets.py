@@ -88,8 +88,9 @@ ARGUMENTS = {
     "layers": "Number of operations that are applied to an image, one after the other: the paper's N.",
     "magnitude": "Magnitude of the operations, 0 .. num_magnitude_bins - 1: the paper's M.",
     "num_magnitude_bins": "Number of magnitudes between no effect and the strongest, at least 2.",
-    "policy": 'Policy of the paper\'s appendix, "imagenet", "cifar10" or "svhn"; or your own: a list of sub-policies '
-    'such as ("Rotate", 0.7, 2, "TranslateX", 0.3, 9), each of operation, probability and magnitude 0 .. 9, twice.',
+    "policy": 'Name of a policy, such as the paper\'s "imagenet", "cifar10" and "svhn"; or your own: a list of '
+    'sub-policies such as ("Rotate", 0.7, 2, "TranslateX", 0.3, 9), each of operation, probability and magnitude '
+    "0 .. 9, twice.",
     "config": "String of timm's, see `dalirefurb.augment.timm_auto_augment`.",
     "color_jitter": "Greatest change of brightness, contrast and saturation after the operations, 0 for none; None: "
     "0.4 after 3-Augment, none after others, as timm.",

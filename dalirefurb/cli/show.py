@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dalirefurb.augment.diversity import what_differs
+from dalirefurb.augment.policies.auto_augment import POLICIES
 from dalirefurb.augment.presets import auto_augment, evaluate, rand_augment, simple, timm_augment, trivial_augment
 from dalirefurb.augment.published import yolo
 from dalirefurb.augment.recipe import Recipe
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
 PRESETS: dict[str, Callable[..., Recipe]] = {
     "rand_augment": rand_augment,
     "auto_augment": auto_augment,
-    "auto_augment_cifar10": partial(auto_augment, policy="cifar10"),
-    "auto_augment_svhn": partial(auto_augment, policy="svhn"),
+    **{f"auto_augment_{name}": partial(auto_augment, policy=name) for name in list(POLICIES)[1:]},
     "trivial_augment": trivial_augment,
     "timm_augment": timm_augment,
     "simple": simple,

@@ -22,7 +22,7 @@ from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.kernel_choice import Devices, Kernels, begun_on_gpu, done_by, left_to_dali
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.image_batch import Images
-from dalirefurb.kernels.buffers import Levels, OutputBuffers
+from dalirefurb.kernels.buffers import OutputBuffers, PlainLevels
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.system.threads import Background
 
@@ -176,7 +176,7 @@ class BackendFactory:
         return self._left is not None
 
     @property
-    def _output(self) -> Output | Levels:
+    def _output(self) -> Output | PlainLevels:
         """What kernels end with."""
         return self._left or self._recipe.output
 
@@ -225,7 +225,7 @@ class BackendFactory:
         first: tuple[Stage, ...],
         then: tuple[Stage, ...] = (),
         *,
-        output: Output | Levels | None,
+        output: Output | PlainLevels | None,
         split: bool,
         reserves: bool = True,
     ) -> KernelRunner:

@@ -11,7 +11,7 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device, Stage, leaving
 from dalirefurb.augment.stages.custom import OnCPU
 from dalirefurb.errors import ConfigurationError, how_to_install
-from dalirefurb.kernels.buffers import Levels
+from dalirefurb.kernels.buffers import PlainLevels
 from dalirefurb.kernels.lower import steps_of
 
 
@@ -231,11 +231,11 @@ def compile_kernels(kernels: Kernels, recipe: Recipe, devices: Devices, *, final
     use_compiled()
 
 
-def left_to_dali(kernels: Kernels, recipe: Recipe) -> Levels | None:
+def left_to_dali(kernels: Kernels, recipe: Recipe) -> PlainLevels | None:
     """Return what DALI's operators go on with behind Numba's kernels; None if these do all, or are not chosen."""
     done = done_by_kernels(recipe)
     if kernels != "numba" or done == len(recipe.stages):
         return None
     sides = leaving(recipe.stages[:done], None)
     assert sides is not None
-    return Levels(sides)
+    return PlainLevels(sides)

@@ -22,7 +22,7 @@ from dalirefurb.engine.configuration import Configuration
 from dalirefurb.engine.kernel_choice import Devices, begun_on_gpu, left_to_dali
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import OutOfMemoryError
-from dalirefurb.kernels.buffers import Levels
+from dalirefurb.kernels.buffers import PlainLevels
 from dalirefurb.store import StoreSpec, available
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device.memory import KERNEL_BYTES
@@ -101,7 +101,7 @@ class Account:
         return file_bytes if recipe.encoded else decoded, decoded, partial, final
 
     @cached_property
-    def left(self) -> Levels | None:
+    def left(self) -> PlainLevels | None:
         """What kernels leave to DALI's operators; see `left_to_dali`."""
         return left_to_dali(self.configuration.kernels, self.configuration.recipe)
 

@@ -17,7 +17,7 @@ from numba.core.caching import FunctionCache
 
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.stage import Stage
-from dalirefurb.kernels.buffers import Levels
+from dalirefurb.kernels.buffers import PlainLevels
 from dalirefurb.kernels.kernel import compile_kernel, kernel_names
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.normalize import OUTPUTS, compile_output, output_of
@@ -40,7 +40,7 @@ def compile_named(name: str) -> Any:
     return compile_kernel(own) if kind == "kernel" else compile_output(own)
 
 
-def compile_for(partial: tuple[Stage, ...], final: tuple[Stage, ...], output: Output | Levels | None) -> None:
+def compile_for(partial: tuple[Stage, ...], final: tuple[Stage, ...], output: Output | PlainLevels | None) -> None:
     """Compile what the parts of a recipe need, or load what was compiled before; stages without kernels need nothing.
 
     Args:

@@ -35,7 +35,7 @@ def aligned(nbytes: int) -> NDArray[np.uint8]:
 
 
 @dataclass(frozen=True)
-class Levels:
+class PlainLevels:
     """What kernels leave where DALI's operators go on: levels as they are, uint8 of shape (B, height, width, 3).
 
     Attributes:
@@ -117,7 +117,7 @@ class OutputBuffers:
             return room
         return Images(self._partials.take((count, height, width, 3), "uint8"))
 
-    def results(self, output: Output | Levels, count: int) -> NDArray[Any]:
+    def results(self, output: Output | PlainLevels, count: int) -> NDArray[Any]:
         """Make room for what the model, or DALI, receives of so many images."""
         shape = (*output.sides, output.channels) if output.channels_last else (output.channels, *output.sides)
         return self._results.take((count, *shape), "uint16" if output.dtype == "bfloat16" else output.dtype)

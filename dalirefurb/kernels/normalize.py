@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import types
 
 from dalirefurb.augment.output import Output
-from dalirefurb.kernels.buffers import ALIGNMENT, Levels
+from dalirefurb.kernels.buffers import ALIGNMENT, PlainLevels
 from dalirefurb.kernels.instructions import grey, prefetch
 from dalirefurb.kernels.llvm import c_function, compiled, intrinsic, memory, source_digest, with_functions
 from dalirefurb.kernels.record import WORK
@@ -26,9 +26,9 @@ _INT, _LONG = ir.IntType(32), ir.IntType(64)
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 
-def output_of(output: Output | Levels) -> str:
+def output_of(output: Output | PlainLevels) -> str:
     """Return the name of the function that makes an output, see `compile_output`."""
-    if isinstance(output, Levels):
+    if isinstance(output, PlainLevels):
         return "plain_levels"
     if output.dtype == "float32":
         return "floats" if output.channels == 3 else "grey_floats"

@@ -16,7 +16,7 @@ from dalirefurb.augment.stage import Sizes
 from dalirefurb.dali import Feed, GraphError
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Places, decoded_rows, rounded
-from dalirefurb.kernels.buffers import Levels
+from dalirefurb.kernels.buffers import PlainLevels
 from dalirefurb.kernels.host import HostFunction
 from dalirefurb.kernels.kernel import compile_any, kernel_named
 from dalirefurb.kernels.lower import KernelOp
@@ -160,7 +160,7 @@ class KernelProgram:
     def __init__(
         self,
         steps: tuple[KernelOp, ...],
-        output: Output | Levels | None,
+        output: Output | PlainLevels | None,
         *,
         split: int | None = None,
         encoded: bool = False,
@@ -385,7 +385,7 @@ def brain_floats(numbers: NDArray[np.float32]) -> NDArray[np.uint16]:
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
 
 
-def streamed(output: Output | Levels, count: int) -> bool:
+def streamed(output: Output | PlainLevels, count: int) -> bool:
     """Tell whether results go past the caches, see `normalize.floats`: if they cannot hold a batch for the model."""
     height, width = output.sides
     vectors = output.dtype == "float32" and output.channels == 3 and width % LANES == 0

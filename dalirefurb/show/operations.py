@@ -10,7 +10,7 @@ import numpy as np
 
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.aug_mix import AugMix
-from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, sub_policies_of
+from dalirefurb.augment.policies.auto_augment import POLICIES, AutoAugmentFirst, sub_policies_of
 from dalirefurb.augment.policies.one_operation import (
     AdjustSharpness,
     AutoContrast,
@@ -65,8 +65,7 @@ Layer = RandAugmentLayer | TrivialAugmentLayer | AutoAugmentFirst
 TABLES: Mapping[str, tuple[Layer, str]] = {
     "rand_augment": (RandAugmentLayer(), "rand_augment() applies each at magnitude 9 of 30, which is marked."),
     "auto_augment": (AutoAugmentFirst(), _SUB_POLICIES),
-    "auto_augment_cifar10": (AutoAugmentFirst(policy="cifar10"), _SUB_POLICIES),
-    "auto_augment_svhn": (AutoAugmentFirst(policy="svhn"), _SUB_POLICIES),
+    **{f"auto_augment_{name}": (AutoAugmentFirst(policy=name), _SUB_POLICIES) for name in list(POLICIES)[1:]},
     "trivial_augment": (
         TrivialAugmentLayer(),
         "trivial_augment() applies one of them, all magnitudes being equally likely.",

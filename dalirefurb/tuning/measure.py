@@ -41,7 +41,7 @@ from dalirefurb.tuning.costs import (
 )
 from dalirefurb.tuning.turns import (
     PATIENCE,
-    Samples,
+    Readable,
     Slice,
     Step,
     TimedStep,
@@ -125,7 +125,7 @@ class _Measurement:
         notes: What could not be measured, a line each.
     """
 
-    samples: Samples
+    samples: Readable
     recipes: Mapping[str, Recipe]
     standards: list[Key]
     batch_size: int

@@ -70,7 +70,7 @@ _UNKNOWN_MEMORY = 8 << 30
 
 
 @dataclass(frozen=True)
-class Samples:
+class Readable:
     """Samples that could be read.
 
     Attributes:
@@ -94,7 +94,7 @@ class Samples:
         return self.source.subset(self.indices[places][rng.permutation(rows, 0, "tuning rows")])
 
 
-def read_some(source: Source) -> Samples:
+def read_some(source: Source) -> Readable:
     """Read some samples at random, for some seconds at most, but at least 256.
 
     Raises:
@@ -118,7 +118,7 @@ def read_some(source: Source) -> Samples:
         raise failed[0]
     indices = np.array(sorted(sizes, key=lambda index: (sizes[index], index)), np.int64)
     done = len(sizes) + len(failed)
-    return Samples(source, indices, elapsed / done, float(np.mean([*sizes.values()])), len(failed))
+    return Readable(source, indices, elapsed / done, float(np.mean([*sizes.values()])), len(failed))
 
 
 def _lengths(source: Source, indices: NDArray[np.int64]) -> tuple[dict[int, int], list[SampleError | ReadError]]:

@@ -187,7 +187,7 @@ def test_sub_policies_are_drawn_uniformly_and_anew_given_what_the_first_operatio
     halves = policy_table_of(policy)
     numbers = uniforms(0, "test", np.arange(COUNT), np.zeros(COUNT, np.int64), 3).T
     sub_policies = halves.sub_policies(numbers[0])
-    assert chisquare(np.bincount(sub_policies, minlength=25)).pvalue > UNLIKELY
+    assert chisquare(np.bincount(sub_policies, minlength=len(POLICIES[policy]))).pvalue > UNLIKELY
     happened = halves.first.happen(sub_policies, numbers[1])
     anew = halves.sub_policies_given(happened, numbers[2])
     chances = halves.first.chances
@@ -195,7 +195,7 @@ def test_sub_policies_are_drawn_uniformly_and_anew_given_what_the_first_operatio
         counts = np.zeros_like(chances)
         np.add.at(counts, (drawn, happened), 1)
         assert counts[chances == 0].sum() == 0
-        assert chisquare(counts[chances > 0], COUNT / 25 * chances[chances > 0]).pvalue > UNLIKELY
+        assert chisquare(counts[chances > 0], COUNT / len(POLICIES[policy]) * chances[chances > 0]).pvalue > UNLIKELY
     assert 0.5 < (anew != sub_policies).mean() < 1
 
 
@@ -286,7 +286,7 @@ def test_a_second_stage_can_follow_a_first_one_of_another_name() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"policy": "mnist"}, "policy must be one of imagenet, cifar10, svhn, got 'mnist': choose one, or pass"),
+        ({"policy": "mnist"}, f"policy must be one of {', '.join(POLICIES)}, got 'mnist': choose one, or pass"),
         ({"policy": []}, r"policy must be one of .* got \(\): choose one, or pass such as \[\("),
         ({"policy": [("Rotate", 0.5, 1)]}, "a sub-policy of policy must be operation, .* twice, got .*: pass such as"),
         ({"policy": [("Rotate", 0.5, 1, "Turn", 1, 1)]}, "policy must be of Identity, ShearX, .* got 'Turn': choose"),

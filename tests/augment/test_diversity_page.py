@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dalirefurb
+from dalirefurb.augment.stages.partners import partner_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "diversity.md").read_text()
@@ -38,3 +40,23 @@ def test_pages_say_which_share_of_images_differs_and_where_that_is_explained(pag
     assert f"of 100 images served, {rand} are different with RandAugment, and {auto} with AutoAugment" in said
     assert "diversity.md" in said
     assert "a new image each time" not in said
+
+
+OTHERS = re.findall(r"^\| (\d+) \| (\.\d+) \| a fourth \|$", PAGE, re.MULTILINE)
+
+
+def test_rows_of_mosaics_are_found():
+    assert [int(rows) for rows, _ in OTHERS] == [8, 16, 64, 256]
+
+
+@pytest.mark.parametrize(("rows", "met"), OTHERS)
+def test_an_image_meets_as_many_others_in_mosaics_as_the_page_says(rows, met):
+    """Of three draws; from all samples they would hardly ever be of one that came already."""
+    batches = 40_000 // int(rows)
+    uniforms = np.random.default_rng(0).random((batches * int(rows), 3))
+    others = np.sort(partner_rows(uniforms, [int(rows)] * batches, int(rows)), axis=1)
+    different = 1 + (np.diff(others, axis=1) > 0).sum(axis=1)
+    assert different.mean() / 3 == pytest.approx(float(met), abs=0.006 if len(met) == 3 else 0.001)
+    own = np.arange(len(others))[:, None]
+    assert (others // int(rows) == own // int(rows)).all()
+    assert (others != own).all()

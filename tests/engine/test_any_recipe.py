@@ -22,7 +22,6 @@ from dalirefurb.augment import (
     AutoContrast,
     CenterCrop,
     ColorJitter,
-    CopyPaste,
     Custom,
     Cutout,
     Decode,
@@ -34,8 +33,6 @@ from dalirefurb.augment import (
     KernelStage,
     Letterbox,
     MagnitudeNoise,
-    MixUp,
-    Mosaic,
     Posterize,
     RandAugmentLayer,
     RandomAffine,
@@ -170,11 +167,13 @@ def _listed(made: Stage | list[Stage]) -> list[Stage]:
     return made if isinstance(made, list) else [made]
 
 
-BESIDE = {Decode, RandomApply, RandomChoice, Custom, Mosaic, MixUp, CopyPaste}
-"""Kinds that recipes have anyhow, or that a file of their own tries."""
+BESIDE = {Decode, RandomApply, RandomChoice, Custom, TimmPolicySecond, TimmWeightedFirst, TimmWeightedSecond}
+"""Kinds that recipes have anyhow, that go with another one, or that a file of their own tries."""
 
-for kind in held().keys() - BESIDE - {TimmPolicySecond, TimmWeightedFirst, TimmWeightedSecond} - drawn_kinds():
-    stage = held()[kind][0]
+_BEFORE = drawn_kinds()
+for kind, (stage, *_) in held().items():
+    if kind in BESIDE | _BEFORE or stage.partners:
+        continue
     stays = [side.tolist() for side in stage.output_sizes(*np.array([[HEIGHT], [WIDTH]]))] == [[HEIGHT], [WIDTH]]
     changes = {} if stays else {"size": (HEIGHT, WIDTH)}
     (KEEP_SIZE if stays else TO_SIZE)[kind.__name__] = partial(named_anew, stage, **changes)

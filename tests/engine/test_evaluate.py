@@ -146,6 +146,9 @@ def test_it_goes_on_in_the_middle_of_an_epoch(source: ImageFolder) -> None:
         assert torch.cat([indices for _, _, indices in resumed]).tolist() == list(range(7, NUM_SAMPLES))
     with make(source, Evaluate(NUM_SAMPLES, batch_size=4)) as other, pytest.raises(StateMismatchError):
         other.load_state_dict(state)
+    del state["division"]
+    with make(source, planner) as other, pytest.raises(StateMismatchError, match="divide an epoch"):
+        other.load_state_dict(state)
 
 
 @pytest.mark.parametrize("pad", [False, True])

@@ -304,6 +304,24 @@ def test_a_changed_file_is_noticed_by_who_begins_later(tmp_path: Path) -> None:
     assert_same(served(Kept(source, tmp_path / "keep")), served(source))
 
 
+def test_a_file_that_changes_while_it_is_read_is_read_again_by_who_begins_later(tmp_path: Path) -> None:
+    photos = ImageFolder(write_folder(tmp_path / "photos", num_samples=NUM_SAMPLES))
+
+    class Changing(Counted):
+        def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+            read = super().read(indices)
+            if 4 in indices and self.asked.count(4) == 1:
+                Path(self.name(4)).write_bytes(jpeg(picture(99, height=52, width=61)))
+            return read
+
+    source = Changing(photos)
+    first, then = (Kept(source, tmp_path / "keep").images(ALL) for _ in range(2))
+    assert first is not None
+    assert then is not None
+    assert first[4].shape != then[4].shape
+    np.testing.assert_array_equal(then[4], photos[4][0])
+
+
 @pytest.mark.parametrize("form", ["decoded", "encoded"])
 def test_changed_shards_are_noticed(form: Any, tmp_path: Path) -> None:
     def shard(first: int) -> TarShards:

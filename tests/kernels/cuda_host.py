@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.stage import Stage, as_inputs, draw
 from dalirefurb.image_batch import Images, row_addresses
-from dalirefurb.kernels.buffers import Levels, aligned
+from dalirefurb.kernels.buffers import PlainLevels, aligned
 from dalirefurb.kernels.cuda.program import CudaProgram, Launch
 from dalirefurb.kernels.cuda.source import name_of, translated
 from dalirefurb.kernels.kernel import kernel_names
@@ -68,8 +68,9 @@ def feeds_of(stages: Sequence[Stage], pictures: Sequence[Picture], seed: int = 0
 
 def on_a_gpu(stages: Sequence[Stage]) -> bool:
     """Tell whether all kernels of some stages are there for a GPU, too."""
-    steps = steps_of(tuple(stages)) or ()
-    return all(name_of(kernel) is not None for step in steps for kernel in step.kernels if kernel is not None)
+    steps = steps_of(tuple(stages))
+    kernels = [kernel for step in steps or () for kernel in step.kernels if kernel is not None]
+    return steps is not None and None not in map(name_of, kernels)
 
 
 class Beside:
@@ -86,7 +87,7 @@ class Beside:
     def __init__(
         self,
         partial: Sequence[Stage],
-        output: Output | Levels | None,
+        output: Output | PlainLevels | None,
         final: Sequence[Stage] | None = None,
         *,
         flags: tuple[str, ...] = (),

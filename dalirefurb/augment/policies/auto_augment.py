@@ -19,8 +19,9 @@ from dalirefurb.augment.policies.sub_policies import (
 )
 from dalirefurb.checks import integer, number, require
 
-Policy = Literal["imagenet", "cifar10", "svhn"] | tuple[Row, ...]
-"""A policy of the paper's, or sub-policies: operation, probability and magnitude 0 .. 9, twice each."""
+Named = Literal["imagenet", "cifar10", "svhn"]
+Policy = Named | tuple[Row, ...]
+"""A policy of `POLICIES`, or sub-policies: operation, probability and magnitude 0 .. 9, twice each."""
 
 NUM_BINS = 10
 
@@ -28,7 +29,7 @@ _NAMES = tuple(operation.name for operation in AUTO_AUGMENT_OPERATIONS)
 _EXAMPLE = '[("Rotate", 0.7, 2, "TranslateX", 0.3, 9)]'
 
 # Operation, probability and magnitude, twice: appendix tables 7 (CIFAR-10), 8 (SVHN) and 9 (ImageNet) of the paper.
-POLICIES: Mapping[str, tuple[SubPolicy, ...]] = {
+POLICIES: Mapping[Named, tuple[SubPolicy, ...]] = {
     "imagenet": sub_policies(
         ("Posterize", 0.4, 8, "Rotate", 0.6, 9),
         ("Solarize", 0.6, 5, "AutoContrast", 0.6, 5),
@@ -154,8 +155,8 @@ class _AutoAugmentLayer(PolicyLayer):
     """What both stages share.
 
     Attributes:
-        policy: Name of the policy, "imagenet", "cifar10" or "svhn"; or sub-policies, each of operation, probability and
-            magnitude 0 .. 9, twice.
+        policy: Name of a policy, such as "imagenet"; or sub-policies, each of operation, probability and magnitude
+            0 .. 9, twice.
     """
 
     policy: Policy = "imagenet"

@@ -1,4 +1,4 @@
-"""Launcher: what runs the launches of a `Launched`; one is CuPy's, on the current CUDA device."""
+"""Launcher: what runs the launches of `BatchLaunches`; one is CuPy's, on the current CUDA device."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Launcher(Protocol):
     """Runs the functions of a source."""
 
     def launch(self, launch: Launch, rows: int, page: int) -> None:
-        """Queue one launch, for so many rows, given the address of the page of a `Launched`."""
+        """Queue one launch, for so many rows, given the address of the page of `BatchLaunches`."""
 
 
 class CudaLauncher:

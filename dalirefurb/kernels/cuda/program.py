@@ -21,7 +21,7 @@ from dalirefurb.augment.stages.custom import KernelStage
 from dalirefurb.dali import GraphError
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import rounded
-from dalirefurb.kernels.buffers import Levels
+from dalirefurb.kernels.buffers import PlainLevels
 from dalirefurb.kernels.cuda.source import THREADS, name_of, needs, own_text, source, translated
 from dalirefurb.kernels.kernel import kernel_named
 from dalirefurb.kernels.lower import KernelOp
@@ -86,7 +86,7 @@ class CudaProgram(KernelProgram):
     def __init__(
         self,
         steps: tuple[KernelOp, ...],
-        output: Output | Levels | None,
+        output: Output | PlainLevels | None,
         *,
         kernels: Sequence[str] | None = None,
         **settings: Any,
@@ -111,13 +111,13 @@ class CudaProgram(KernelProgram):
         """What is to be compiled."""
         return source(self.kernels, self._own)
 
-    def launched(self, work: Work) -> Launched:
+    def launched(self, work: Work) -> BatchLaunches:
         """Return what there is to launch for a batch's work.
 
         Raises:
             GraphError: If an image is none that its kernel is for.
         """
-        return Launched(self, work)
+        return BatchLaunches(self, work)
 
     def moves(self, step: int) -> bool:
         """Tell whether all kernels of a step but move pixels."""
@@ -152,7 +152,7 @@ class CudaProgram(KernelProgram):
         return _OUTPUTS[halves, output.channels_last]
 
 
-class Launched:
+class BatchLaunches:
     """What is launched for a batch, and the arrays that it is given.
 
     Args:

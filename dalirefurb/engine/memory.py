@@ -119,9 +119,13 @@ class Account:
 
     @property
     def _way_bytes(self) -> int:
-        """Bytes of the two images that a thread of kernels has on the way, of the largest size that a stage says."""
+        """Bytes of the two images that a thread of kernels has on the way, of the largest size that a stage says.
+
+        Where samples lie as planes there is RGB of one, too.
+        """
         sizes = [stage.fixed_size for stage in self.configuration.recipe.stages if stage.fixed_size is not None]
-        return 6 * max((height * width for height, width in sizes), default=0)
+        of_planes = self.row_bytes[1] if self.configuration.source.planes else 0
+        return 6 * max((height * width for height, width in sizes), default=0) + of_planes
 
     @property
     def _begun_on_gpu(self) -> bool:

@@ -117,6 +117,7 @@ class Kept(DerivedSource):
             )
         self._paths = [Path(os.fspath(each)).absolute() for each in paths]
         self._form, self._size = "stages" if self._prefix else str(form), size
+        self.planes |= form == "planes"
         if self._prefix is not None:
             self.encoded, self.image_shape, self.prefix = False, self._prefix.image_shape, self._prefix.stages
         self._start()

@@ -1,35 +1,7 @@
 """Lowering: the kernel operations of a recipe's stages, with a row of numbers for every image.
 
-    stage                                   beside DALI's operators
-    RandomResizedCrop, Resize, bilinear     within 1 level
-    RandomResizedCrop, Resize, nearest      exact
-    RandomResizedCrop, Resize, bicubic      exactly Pillow's, columns first. DALI's neither rounds between columns and
-        and lanczos                         rows nor cuts off what overshoots there, and repeats a window's border
-    Letterbox, ScaleJitter                  as Resize
-    CenterCrop, RandomCrop                  exact; part of the resize before it, if there is one
-    HorizontalFlip, VerticalFlip            exact; the former likewise
-    RandomRotation, RandomAffine            as warps, see below
-    RandomPerspective                       as warps
-    operations of augmentation policies
-        posterize, solarize, solarize add   exact
-        brightness, contrast                exact
-        color, sharpness                    exact on processors that multiply and add in one step, else within 1 level
-        warp, nearest                       exact on such processors, else either of two pixels that are as near
-        warp, bilinear; blur                within 1 level
-        auto contrast                       exact
-        equalize                            exactly Pillow's, which DALI's is not in small pictures
-    Solarize, Equalize, ...                 as the operations of policies
-    AugMix                                  the sum of these, rounded once
-    ColorJitter                             as these, and hue within 1 level; so later operations may differ by some
-    RandomGrayscale, SolarizeAdd            exact
-    GaussianBlur                            within 1 level
-    RandomErasing, Cutout                   exact
-    KernelStage                             -
-    Mosaic, MixUp, CopyPaste                -
-    RandomApply, RandomChoice               as the stages that they choose
-    the output                              exact
-
-Decoding stays DALI's, and so do a stage without kernels, such as `Custom`, and all behind it.
+Decoding stays DALI's, and so do a stage without kernels, such as `Custom`, and all behind it. How far kernels are from
+DALI's operators is in `docs/kernels.md`.
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ class Source(metaclass=Explained):
         volumes: Names of the arrays of each sample, where samples are volumes, see `Volumes`; of images there are none.
         annotations: Targets by name, which move with the images, see `dalirefurb.targets`; None: labels are all.
         prefix: First stages of a recipe, through which the images have gone already, see `Kept`.
+        planes: Whether decoded images can lie as their planes, of which RGB is made while the loader works.
     """
 
     INSTEAD: ClassVar[Words] = {
@@ -66,6 +67,7 @@ class Source(metaclass=Explained):
     volumes: tuple[str, ...] = ()
     annotations: Mapping[str, Any] | None = None
     prefix: tuple[Any, ...] = ()
+    planes: bool = False
 
     def __len__(self) -> int:
         """Count the samples."""
@@ -267,6 +269,7 @@ class DerivedSource(Source):
         self.labels, self.classes, self.categories = source.labels, source.classes, source.categories
         self.encoded, self.image_shape, self.value_range = source.encoded, source.image_shape, source.value_range
         self.annotations, self.volumes, self.prefix = source.annotations, source.volumes, source.prefix
+        self.planes = source.planes
 
     def _theirs(self, indices: Any) -> Any:
         """Return the indices of samples in the other source, of one, or of several, shape (n,)."""
@@ -403,6 +406,7 @@ class Concat(Source):
         self.encoded, self.classes, self.value_range = first.encoded, first.classes, first.value_range
         self.image_shape = first.image_shape if len(shapes) == 1 else None
         self.categories, self.volumes, self.prefix = first.categories, first.volumes, first.prefix
+        self.planes = any(source.planes for source in sources)
         if first.annotations is not None:
             self.annotations = {
                 name: _joined_targets(name, [source.annotations[name] for source in sources if source.annotations])

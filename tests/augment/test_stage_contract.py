@@ -220,7 +220,7 @@ APART: list[list[Stage]] = [
     varied(KernelStage(darkened, "dark", uniforms=1), name="darker", uniforms=2, size=8, revision=2, cuda="return 0;"),
     varied(HostStage(noisy, "noise"), name="more", size=(33, 57), keeps_place=True, revision=2),
 ]
-"""Stages of which `kernels.lower` says how far kernels are from DALI's operators, or which have one of both."""
+"""Stages whose kernels are further from DALI's operators, see `docs/kernels.md`, or which have one of both."""
 
 ALL = [*EXACT, *WITHIN_A_LEVEL, *APART]
 

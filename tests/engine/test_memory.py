@@ -50,6 +50,7 @@ def account(
     recipe: Recipe = RECIPE,
     shape: tuple[int, int, int] | None = (SIZE, SIZE, 3),
     source: Any = None,
+    planes: bool = False,
     kernels: str = "dali",
     apart: bool = True,
     pin_memory: bool = False,
@@ -58,7 +59,8 @@ def account(
     store: Store | None = None,
 ) -> Account:
     labels = np.zeros(NUM_SAMPLES)
-    source = source or SimpleNamespace(image_shape=shape, name=lambda _: "nowhere", labels=labels, annotations=None)
+    given = {"image_shape": shape, "name": lambda _: "nowhere", "labels": labels, "annotations": None, "planes": planes}
+    source = source or SimpleNamespace(**given)
     configuration: Any = SimpleNamespace(
         recipe=recipe,
         source=source,
@@ -144,6 +146,12 @@ def test_what_kernels_leave_to_dali_is_counted() -> None:
     assert between >= 4 * PARTIAL
     assert "images between kernels and DALI" not in by_kernels
     assert account(CPU, recipe=mixed, kernels="numba").row_bytes[3] == FINAL // ROWS
+
+
+def test_of_samples_that_lie_as_planes_each_thread_has_rgb_of_one() -> None:
+    given = {"replicas": 1, "look_ahead": 1}
+    without, needs = (counted(CPU, planes=each, kernels="numba", given=given)[HOST] for each in (False, True))
+    assert needs - without == {"images on their way in threads": 8 * DECODED // ROWS}
 
 
 def test_partial_images_are_counted_in_place_of_final_ones() -> None:

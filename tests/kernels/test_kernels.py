@@ -1,4 +1,4 @@
-"""Do kernels make the pixels that DALI's operators make, as nearly as `kernels.lower` states?"""
+"""Do kernels make the pixels that DALI's operators make, as nearly as `docs/kernels.md` says?"""
 
 import threading
 import tracemalloc

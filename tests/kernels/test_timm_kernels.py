@@ -1,4 +1,4 @@
-"""Do kernels make of timm's policies and of AugMix what DALI's operators do, as nearly as `kernels.lower` states?"""
+"""Do kernels make of timm's policies and of AugMix what DALI's operators do, as nearly as `docs/kernels.md` says?"""
 
 from __future__ import annotations
 

@@ -27,6 +27,12 @@ _TOGETHER = 64
 _FEW = 16
 """The same, of a run in a served image's row."""
 
+_LINE = 64
+"""Bytes that come from memory, and go there, at a time."""
+
+_STREAMED_BYTES = 1 << 18
+"""Bytes of a served image's labels from which on they go past the caches, which cannot hold those of a batch."""
+
 Labels = NDArray[Any]
 """Labels of an image's pixels, (height, width), of one of `KINDS`."""
 
@@ -132,7 +138,9 @@ def warp_runs(
     (_, xy, _), (yx, _, _), (wx, wy, _) = source_map.tolist()
     if not (xy or yx or wx or wy or len(lines)):
         places, row = np.empty(width + 1, np.int64), np.empty(out.shape[1] + _FEW, dtype)
-        show(*runs, np.ascontiguousarray(source_map), fill, over, places, row, out)
+        lines_begin = (out.__array_interface__["data"][0] | out.shape[1] * out.itemsize) % _LINE == 0
+        streamed = lines_begin and out.nbytes >= _STREAMED_BYTES
+        show(*runs, np.ascontiguousarray(source_map), fill, over, streamed, places, row, out)
         return
     labels = _SCRATCH.take(height * width + _TOGETHER, dtype)
     first, stop = _rows_seen(source_map, out.shape, height)
@@ -162,16 +170,27 @@ def runs_of(kind: str, made: str) -> tuple[Callable[..., None], Callable[..., No
         return None
     from numba import types
 
-    from dalirefurb.kernels.llvm import kept
+    from dalirefurb.kernels.instructions import stream_line
+    from dalirefurb.kernels.llvm import fence, kept, with_functions
 
     values, lengths = (types.Array(getattr(types, each), 1, "C", readonly=True) for each in (kind, "uint32"))
     labels, shape = getattr(types, kind)[::1], types.UniTuple(types.int64, 2)
     source_map = types.Array(types.float64, 2, "C", readonly=True)
-    served = types.int64, types.boolean, types.int64[::1], getattr(types, kind)[::1], getattr(types, made)[:, ::1]
+    options = types.int64, types.boolean, types.boolean
+    served = types.int64[::1], getattr(types, kind)[::1], getattr(types, made)[:, ::1]
+    show = with_functions(_show, "show_runs", _stream=stream_line, _fence=fence)
     return (
         kept(_expand, types.void(values, lengths, types.int64, types.int64, labels)),
-        kept(_show, types.void(values, lengths, shape, source_map, *served)),
+        kept(show, types.void(values, lengths, shape, source_map, *options, *served)),
     )
+
+
+def _stream(*_: Any) -> None:
+    """Stand for `instructions.stream_line`, see `llvm.with_functions`."""
+
+
+def _fence() -> None:
+    """Stand for `llvm.fence`."""
 
 
 def _expand(values: Any, lengths: Any, first: Any, stop: Any, out: Any) -> None:
@@ -196,6 +215,7 @@ def _show(
     source_map: Any,
     fill: Any,
     over: Any,
+    streamed: Any,
     places: Any,
     labels: Any,
     out: Any,
@@ -209,6 +229,7 @@ def _show(
         source_map: See `warp_labels`.
         fill: Likewise.
         over: Likewise.
+        streamed: Whether lines of the cache go past it, each at a multiple of as many bytes.
         places: Room for the width and one more number.
         labels: Room for a row of the served image and `_FEW` labels more.
         out: See `warp_labels`.
@@ -252,13 +273,23 @@ def _show(
             done, place = reached, place + 1
             if done < stop - first:
                 until += np.int64(lengths[place])
-        latest, shown = start, out[y]
+        latest, shown, x = start, out[y], first
+        if streamed:
+            lanes = _LINE // out.itemsize
+            while x < stop and x % lanes != 0:
+                shown[x] = labels[stop - 1 - x if backwards else x - first]
+                x += 1
+            while x + lanes <= stop:
+                _stream(labels, stop - lanes - x if backwards else x - first, backwards, shown, x)
+                x += lanes
         if backwards:
-            for x in range(first, stop):
-                shown[np.uint64(x)] = labels[np.uint64(stop - 1 - x)]
+            for rest in range(x, stop):
+                shown[np.uint64(rest)] = labels[np.uint64(stop - 1 - rest)]
         else:
-            for x in range(first, stop):
-                shown[np.uint64(x)] = labels[np.uint64(x - first)]
+            for rest in range(x, stop):
+                shown[np.uint64(rest)] = labels[np.uint64(rest - first)]
+    if streamed:
+        _fence()
 
 
 @cache

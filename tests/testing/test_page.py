@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from types import ModuleType
 
 from tests.guides import DOCS, scripts
 
 
+@cache
 def classes_of_page() -> dict[str, type]:
-    """Return the classes of tests, of a module by whose name planners are pickled."""
+    """Return the classes of tests, of one module, by whose name planners are pickled."""
     module = ModuleType("tests.testing.test_your_own")
     sys.modules[module.__name__] = module
     for script in scripts(DOCS / "how-to" / "test-your-own.md"):

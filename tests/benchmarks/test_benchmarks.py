@@ -533,7 +533,7 @@ def test_data_of_another_kind_is_refused_in_one_line(script, must, tmp_path, cap
 @pytest.mark.parametrize(
     ("script", "cases", "contenders", "claimed"),
     [
-        ("keep", ["as they are", "4:2:0", "4:4:4"], 6, "kept in memory / standard"),
+        ("keep", ["as they are", "4:2:0", "4:4:4"], 7, "kept in memory / standard"),
         ("dali_pipelines", [], 14, "late pipeline, dali, standard / loader, dali, standard"),
         ("views", [], 8, "two views, SimCLR, a loader each"),
         ("keep_planes", [], 4, "RandAugment, planes / RandAugment, RGB"),
@@ -574,10 +574,20 @@ def test_masks_are_made_beside_photographs_and_loaded_with_them(folder, tmp_path
     out, nowhere = tmp_path / "x.json", tmp_path / "python"
     written, printed = quick("segmentation", out, "--data", folder, "--competitors", nowhere)
     results = written["results"]
-    assert {each["contender"] for each in results["slices"]} == {"standard", "reuse factor 3", "decoded images kept"}
-    assert [each["name"] for each in results["claims"]] == [
-        "reuse factor 3 / standard",
-        "decoded images kept / standard",
+    served = {"standard", "reuse factor 3", "decoded images kept", "every image a hit"}
+    assert {each["contender"] for each in results["slices"]} == {
+        f"{kind}, {name}" for kind in ("crop", "reference") for name in served
+    }
+    found = [(each["name"], each["least"], each["bound"]) for each in results["claims"]]
+    assert found == [
+        claim
+        for kind in ("crop", "reference")
+        for claim in (
+            (f"{kind}, reuse factor 3 / {kind}, standard", 2, 3),
+            (f"{kind}, reuse factor 3 / what its costs allow", 0.9, None),
+            (f"{kind}, decoded images kept / {kind}, standard", None, None),
+            (f"{kind}, every image a hit / {kind}, standard", None, None),
+        )
     ]
     assert "left out: competitors' environment: not there" in printed
 
@@ -607,7 +617,7 @@ def test_objects_are_made_beside_photographs_and_loaded_with_them(folder, tmp_pa
 
 
 def test_smart_caches_bound_is_of_hits_and_of_the_misses_that_are_left():
-    bounds = importlib.import_module("volumes").bounds_of({"Frozen": [4.0, 8.0], "Standard": [1.0, 2.0]}, 1 / 8)
+    bounds = importlib.import_module("claims").bounds_of([4.0, 8.0], [1.0, 2.0], 1 / 8)
     assert bounds == pytest.approx([1 / (1 / 4 + 3 / 4 / 8), 1 / (1 / 8 + 3 / 8 / 8)])
 
 

@@ -234,7 +234,7 @@ def check(stages: list[Stage], kernels: Kernels, split: int, channels: int) -> N
 
 def settled(function: Callable[..., None]) -> Callable[..., None]:
     """Let an example take its time: it makes four loaders. Where each change is tested there are fewer."""
-    examples = 3 if EACH_CHANGE else min(12, settings.default.max_examples // 3)
+    examples = 2 if EACH_CHANGE else min(12, settings.default.max_examples // 3)
     profile = settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples)
     return profile(function)
 

@@ -196,7 +196,9 @@ def test_sub_policies_are_drawn_uniformly_and_anew_given_what_the_first_operatio
         np.add.at(counts, (drawn, happened), 1)
         assert counts[chances == 0].sum() == 0
         assert chisquare(counts[chances > 0], COUNT / len(POLICIES[policy]) * chances[chances > 0]).pvalue > UNLIKELY
-    assert 0.5 < (anew != sub_policies).mean() < 1
+    pairs = chances / len(POLICIES[policy])  # of a sub-policy and what its first operation did
+    again = (pairs**2).sum(axis=0) / pairs.sum(axis=0)
+    assert (anew == sub_policies).mean() == pytest.approx(again[pairs.any(axis=0)].sum(), abs=0.02)
 
 
 @given(

@@ -16,10 +16,8 @@ import torch
 import dalirefurb
 from dalirefurb import (
     Arrays,
-    AutoAssist,
     BadSamplePolicy,
     Compressed,
-    Echo,
     Evaluate,
     Loader,
     MemoryStore,
@@ -29,7 +27,6 @@ from dalirefurb import (
     Rank,
     Recipe,
     Refurbish,
-    SmartCache,
     Standard,
     TieredStore,
     augment,
@@ -41,7 +38,6 @@ from dalirefurb.augment import Custom, presets, published
 from dalirefurb.augment.presets import simplified
 from dalirefurb.checks import plain
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.store import DeviceStore
 from dalirefurb.store.spec import StoreSpec
 from tests.augment.torchvision_stand_ins import T, stand_in
@@ -175,21 +171,6 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             "re_count": 2,
         },
     ),
-    "AutoAssist": (
-        AutoAssist,
-        {**INNER, "lag": 40, "learning_rate": 2.5, "weight_decay": 0.5, "loss_momentum": 0.5, "accuracy_momentum": 0.25}
-        | {"resolution": 4},
-    ),
-    "BatchEcho": (BatchEcho, {**INNER, "echoing_factor": 1.5, "buffer_size": 2}),
-    "Echo": (Echo, {**INNER, "echoing_factor": 1.5, "buffer_size": 2}),
-    "Evaluate": (Evaluate, {"num_samples": 8, "batch_size": 4, "seed": 3, "coverage": 0.5, "pad": True}),
-    "Frozen": (Frozen, PLANNER),
-    "Refurbish": (Refurbish, {**PLANNER, "reuse_factor": 2, "coverage": 0.5}),
-    "SmartCache": (
-        SmartCache,
-        {**PLANNER, "drop_last": False, "num_cache_objects": 4, "replace_percent": 0.5},
-    ),
-    "Standard": (Standard, PLANNER),
     "Planner.for_rank": (Standard(8, batch_size=4, shards=2).for_rank, {"rank": 1, "world_size": 2}),
     "Evaluate.for_rank": (Evaluate(8, batch_size=4).for_rank, {"rank": 1, "world_size": 2}),
     "Planner.plan": (Standard(8, batch_size=4).plan, {"epoch": 1, "batch": 1}),
@@ -255,13 +236,13 @@ def representable(value: Any) -> Any:
     return float(np.float16(value)) if isinstance(value, float) else value
 
 
-# What takes no place above is tried with the values by which tests of its kind tell arguments apart.
-_LATER = {kind: changed(stages) for kind, stages in held().items()}
-_LATER |= {kind: {**tried.arguments, **tried.changes} for kind, tried in KINDS.items()}
+# Planners, and stages that have no row above, are tried with the values by which tests of them tell arguments apart.
+_OTHERS = {kind: changed(stages) for kind, stages in held().items()}
+_OTHERS |= {kind: {**tried.arguments, **tried.changes} for kind, tried in KINDS.items()}
 EXAMPLES |= {
     kind.__name__: (kind, {name: representable(value) for name, value in arguments.items()})
-    for kind, arguments in _LATER.items()
-    if kind.__name__ not in {*EXAMPLES, *OF_NO_NUMBER} and kind.__name__ in {*vars(augment), *dalirefurb.__all__}
+    for kind, arguments in _OTHERS.items()
+    if kind.__name__ not in {*EXAMPLES, *OF_NO_NUMBER}
 }
 
 # Transforms of torchvision, whose attributes are what a user gave.

@@ -50,6 +50,7 @@ from dalirefurb import (
     tune,
 )
 from dalirefurb.augment import HorizontalFlip, VerticalFlip
+from dalirefurb.augment.policies.auto_augment import POLICIES
 from dalirefurb.augment.presets import simplified
 from dalirefurb.calls import DATA_LOADER, INSTEAD
 from dalirefurb.errors import DalirefurbError
@@ -184,7 +185,7 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
         lambda _: rand_augment(split="normalize"),
         "there is no stage 'normalize' to split at; the stages are decode, random_",
     ),
-    (lambda _: auto_augment(policy="mnist"), 'choose one, or pass such as [("Rotate", 0.7, 2'),  # type: ignore[arg-type]
+    (lambda _: auto_augment(policy="mnist"), f"policy must be one of {', '.join(POLICIES)}, got 'mnist'"),  # type: ignore[arg-type]
     (lambda _: evaluate(224, resize_size=256), "there is no argument 'resize_size': it is resize here"),  # type: ignore[call-arg]
     (
         lambda _: simplified(simple()),

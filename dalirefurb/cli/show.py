@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PRESETS: dict[str, Callable[..., Recipe]] = {
     "rand_augment": rand_augment,
     "auto_augment": auto_augment,
-    **{f"auto_augment_{name}": partial(auto_augment, policy=name) for name in list(POLICIES)[1:]},
+    **{f"auto_augment_{name}": partial(auto_augment, policy=name) for name in POLICIES if name != "imagenet"},
     "trivial_augment": trivial_augment,
     "timm_augment": timm_augment,
     "simple": simple,

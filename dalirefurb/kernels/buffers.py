@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.output import Output
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import ALIGNMENT as ALIGNMENT
-from dalirefurb.image_batch import Images, rounded
+from dalirefurb.image_batch import Images, aligned_empty, rounded
 from dalirefurb.system.remains import Remains
 
 
@@ -24,14 +24,12 @@ def aligned(nbytes: int) -> NDArray[np.uint8]:
         LoaderError: If there is no memory for it.
     """
     try:
-        unaligned = np.empty(nbytes + ALIGNMENT, np.uint8)
+        return aligned_empty(nbytes)
     except MemoryError as error:
         raise LoaderError(
             f"images and masks of a batch must have room in memory, but the system has none for {nbytes:,} bytes: pass "
             f"a smaller batch size to the planner, or a smaller max_pixels, num_threads or look_ahead to the loader"
         ) from error
-    start = -unaligned.ctypes.data % ALIGNMENT
-    return unaligned[start : start + nbytes]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from dalirefurb.image_batch import ALIGNMENT
 from dalirefurb.kernels.llvm import intrinsic
 
 _GREY = (9798, 19235, 3735)
@@ -52,16 +53,19 @@ def _load(bits: int, what: Any) -> Callable[..., Any]:
     return load
 
 
+def stream(builder: Any, value: Any, address: Any) -> None:
+    """Write a value past the caches, to a multiple of `ALIGNMENT` bytes; others see it after a `fence`."""
+    store = builder.store(value, address, align=ALIGNMENT)
+    store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+
+
 @intrinsic
 def stream_line(typing_context: Any, labels: Any, start: Any, backwards: Any, out: Any, place: Any) -> Any:
-    """Write a cache line past the caches: whole numbers of another type, from `start` on, in this order or backwards.
-
-    The line begins at a multiple of 64 bytes, and others see it after a `fence`.
-    """
+    """Write `ALIGNMENT` bytes by `stream`: whole numbers of another type, from `start` on, also backwards."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         given, made = labels.dtype, out.dtype
-        lanes = 512 // made.bitwidth
+        lanes = 8 * ALIGNMENT // made.bitwidth
         vector, wanted = (ir.VectorType(ir.IntType(each.bitwidth), lanes) for each in (given, made))
         source, target = (
             builder.gep(context.make_array(kind)(context, builder, array).data, [at])
@@ -74,8 +78,7 @@ def stream_line(typing_context: Any, labels: Any, start: Any, backwards: Any, ou
             values = (builder.sext if given.signed else builder.zext)(values, wanted)
         elif given.bitwidth > made.bitwidth:
             values = builder.trunc(values, wanted)
-        store = builder.store(values, builder.bitcast(target, wanted.as_pointer()), align=64)
-        store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+        stream(builder, values, builder.bitcast(target, wanted.as_pointer()))
         return context.get_dummy_value()
 
     return types.void(labels, types.int64, types.boolean, out, types.int64), generate

@@ -11,8 +11,8 @@ from llvmlite import ir
 from numba import types
 
 from dalirefurb.augment.output import Output
-from dalirefurb.kernels.buffers import ALIGNMENT, PlainLevels
-from dalirefurb.kernels.instructions import grey, prefetch
+from dalirefurb.kernels.buffers import PlainLevels
+from dalirefurb.kernels.instructions import grey, prefetch, stream
 from dalirefurb.kernels.llvm import c_function, compiled, intrinsic, memory, source_digest, with_functions
 from dalirefurb.kernels.record import WORK
 
@@ -147,8 +147,7 @@ def _tile(
             address = builder.bitcast(builder.gep(target, [place]), _FLOATS.as_pointer())
             with builder.if_else(streamed) as (past, through):
                 with past:
-                    store = builder.store(numbers, address, align=ALIGNMENT)
-                    store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(_INT, 1)]))
+                    stream(builder, numbers, address)
                 with through:
                     builder.store(numbers, address, align=4)
 

@@ -65,7 +65,11 @@ Layer = RandAugmentLayer | TrivialAugmentLayer | AutoAugmentFirst
 TABLES: Mapping[str, tuple[Layer, str]] = {
     "rand_augment": (RandAugmentLayer(), "rand_augment() applies each at magnitude 9 of 30, which is marked."),
     "auto_augment": (AutoAugmentFirst(), _SUB_POLICIES),
-    **{f"auto_augment_{name}": (AutoAugmentFirst(policy=name), _SUB_POLICIES) for name in list(POLICIES)[1:]},
+    **{
+        f"auto_augment_{name}": (AutoAugmentFirst(policy=name), _SUB_POLICIES)
+        for name in POLICIES
+        if name != "imagenet"
+    },
     "trivial_augment": (
         TrivialAugmentLayer(),
         "trivial_augment() applies one of them, all magnitudes being equally likely.",

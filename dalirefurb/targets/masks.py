@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.kernels.buffers import ALIGNMENT
+
 KINDS = ("uint8", "uint16", "int32")
 """Types of labels."""
 
@@ -26,9 +28,6 @@ _TOGETHER = 64
 
 _FEW = 16
 """The same, of a run in a served image's row."""
-
-_LINE = 64
-"""Bytes that come from memory, and go there, at a time."""
 
 _STREAMED_BYTES = 1 << 18
 """Bytes of a served image's labels from which on they go past the caches, which cannot hold those of a batch."""
@@ -138,7 +137,7 @@ def warp_runs(
     (_, xy, _), (yx, _, _), (wx, wy, _) = source_map.tolist()
     if not (xy or yx or wx or wy or len(lines)):
         places, row = np.empty(width + 1, np.int64), np.empty(out.shape[1] + _FEW, dtype)
-        lines_begin = (out.__array_interface__["data"][0] | out.shape[1] * out.itemsize) % _LINE == 0
+        lines_begin = (out.__array_interface__["data"][0] | out.shape[1] * out.itemsize) % ALIGNMENT == 0
         streamed = lines_begin and out.nbytes >= _STREAMED_BYTES
         show(*runs, np.ascontiguousarray(source_map), fill, over, streamed, places, row, out)
         return
@@ -229,7 +228,7 @@ def _show(
         source_map: See `warp_labels`.
         fill: Likewise.
         over: Likewise.
-        streamed: Whether lines of the cache go past it, each at a multiple of as many bytes.
+        streamed: Whether labels go past the caches; rows begin at multiples of `ALIGNMENT` bytes then.
         places: Room for the width and one more number.
         labels: Room for a row of the served image and `_FEW` labels more.
         out: See `warp_labels`.
@@ -275,7 +274,7 @@ def _show(
                 until += np.int64(lengths[place])
         latest, shown, x = start, out[y], first
         if streamed:
-            lanes = _LINE // out.itemsize
+            lanes = ALIGNMENT // out.itemsize
             while x < stop and x % lanes != 0:
                 shown[x] = labels[stop - 1 - x if backwards else x - first]
                 x += 1

@@ -18,6 +18,7 @@ Run = Mapping[str, Any]
 Spreads = Sequence[Mapping[str, Any]]
 
 GRAY, BLUE, DARK, DARKER, RED = "#9aa5b1", "#3f7fbf", "#1f4e8c", "#10294a", "#d1495b"
+_SIX = ("black", "#2a9d5c", BLUE, DARK, "#e09f3e", RED)
 _ORDER_COLOURS = {"paper": BLUE, "crop_last": DARK}
 _ORDERS = {"paper": "paper's order", "crop_last": "crop last"}
 _GROUP_WIDTH = 0.81
@@ -120,6 +121,32 @@ def draw_accuracy(run: Run) -> Figure:
         f"{config['data']}, {images:,} images, {config['epochs']} epochs' steps, {seeds[0]} to {seeds[-1]} seeds"
         f"{', not finished' * bool(run.get('draft'))}\n"
         f"{machine['cpu']}, {machine['cores']} cores, {machine['gpu'] or 'no GPU'}; DALI {machine['dali']}",
+        fontsize=10,
+    )
+    return figure
+
+
+def draw_time_to_accuracy(run: Run) -> Figure:
+    """Draw test accuracy, mean of seeds, against the clock, and against images that were learned from."""
+    results, machine, config = run["results"], run["environment"], run["config"]
+    figure, panels = plt.subplots(1, 2, figsize=(11, 4.8), sharey=True)
+    colours = dict(zip([row["name"] for row in results["time_to_accuracy"]], _SIX, strict=True))
+    times = np.linspace(0, config["seconds"], config["points"] + 1)[1:]
+    for name, colour in colours.items():
+        runs = [each["points"] for each in results["runs"] if each["contender"] == name]
+        told = [{key: [point[key] for point in points] for key in points[0]} for points in runs]
+        accuracy, images = (
+            np.mean([np.interp(times, each["seconds"], each[key]) for each in told], axis=0)
+            for key in ("accuracy", "images")
+        )
+        for axes, places in zip(panels, (times, images / 1000), strict=True):
+            axes.plot(places, accuracy, "o-", markersize=3, color=colour, label=name)
+    panels[0].set(xlabel="seconds, the first epoch included", ylabel="test accuracy, %")
+    panels[1].set_xlabel("thousands of images learned from")
+    figure.legend(*panels[0].get_legend_handles_labels(), ncols=3, loc="outside lower center")
+    figure.suptitle(
+        f"{10 * config['train_per_class']:,} JPEG files of {config['side']} x {config['side']} pixels, "
+        f"mean of {config['rounds']} seeds\n{machine['cpu']}, {machine['cores']} cores, no GPU; DALI {machine['dali']}",
         fontsize=10,
     )
     return figure

@@ -24,6 +24,7 @@ _RESULTS = Path(__file__).parent / "results" / "throughput.json"
 DRAWINGS: dict[str, Callable[[Run], Figure]] = {
     "techniques": figures.draw_techniques,
     "accuracy": figures.draw_accuracy,
+    "time_to_accuracy": figures.draw_time_to_accuracy,
     "competitors": figures.draw_against,
     "splits": figures.draw_splits,
     "headspace": figures.draw_headspace,

@@ -1,4 +1,4 @@
-"""How long does a training take that waits for its images? Test accuracy against the clock, the first epoch included.
+"""How soon does a training learn whose images cost more than its steps? Test accuracy against the clock.
 
 Claim, on 2 cores: with reuse factor 3, or with decoded images that are kept, a training has the accuracy that standard
 has at the end of its time in at most 0.8 of that time.
@@ -6,7 +6,8 @@ n: 3 rounds (`--rounds`), each a training of every contender with a seed of its 
 
 Images of CIFAR-10, enlarged to 500 pixels a side, with grain, as JPEG files about as large as ImageNet's: to read,
 decode and augment one takes about twice as long as to learn from it. 2,000 to train on, 5,000 to test with.
-`rand_augment(224)`, the network of `dalirefurb train`, one thread for it; loaders are as they come, on all cores.
+`rand_augment(224)`, the network of `dalirefurb train`, one thread for it; loaders are as they come, on all cores, so
+that a step is slower while images are made: little of it is seen as waiting. The first epoch is in the time.
 
 All contenders of a round begin with the same weights. After a warm-up the learning rate stays, as a schedule over steps
 would favour who has a certain length; what is tested is a moving average of the weights. These are copied at equal
@@ -19,7 +20,7 @@ does once (to load libraries and compiled kernels) is done before the clock star
     echo after augmentation each finished image three times, mixed over 16 batches
     frozen                  partial images for ever
 
-    python benchmarks/time_to_accuracy.py                        about 28 minutes on 2 cores
+    python benchmarks/time_to_accuracy.py                        about half an hour on 2 cores
     python benchmarks/time_to_accuracy.py --quick --out q.json   seconds; its figures mean nothing
 """
 

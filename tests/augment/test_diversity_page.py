@@ -60,3 +60,13 @@ def test_an_image_meets_as_many_others_in_mosaics_as_the_page_says(rows, met):
     own = np.arange(len(others))[:, None]
     assert (others // int(rows) == own // int(rows)).all()
     assert (others != own).all()
+
+
+def test_steps_that_share_a_batch_show_as_many_different_images_as_the_page_says():
+    rows, step, said = re.search(r"batch of (\d+), each of four steps on (\d+) .* shows (\.\d+) of", PAGE).groups()
+    rows, step = int(rows), int(step)
+    batches = 2000
+    others = partner_rows(np.random.default_rng(0).random((batches * rows, 3)), [rows] * batches, rows)
+    shown = np.concatenate([np.arange(batches * rows)[:, None], others], axis=1).reshape(-1, 4 * step)
+    different = 1 + (np.diff(np.sort(shown, axis=1), axis=1) > 0).sum(axis=1)
+    assert different.mean() / rows == pytest.approx(float(said), abs=0.005)

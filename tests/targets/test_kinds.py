@@ -426,6 +426,11 @@ def test_a_data_set_is_read_from_its_file(told: str, images: list[str], tmp_path
     assert len(YoloFolder.from_yaml(path, "val")) == 2
 
 
+def test_labels_are_looked_for_by_the_last_folder_of_images(tmp_path: Path) -> None:
+    path = data_set(tmp_path / "images", OUTLINE, f"train: images/train\n{NAMES}")
+    assert YoloFolder.from_yaml(path)[1][1]["boxes"].tolist() == [[0, 0, 30, 40]]
+
+
 def test_poses_have_points_which_swap_where_an_image_is_mirrored(tmp_path: Path) -> None:
     path = data_set(
         tmp_path,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import islice, product
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -286,9 +286,11 @@ def test_an_injected_fault_is_one_call_and_gone_afterwards() -> None:
 class Finite(Standard):
     """Has a schedule of two epochs."""
 
+    error: ClassVar[type[BaseException]] = ValueError
+
     def plan(self, epoch: int, batch: int) -> BatchPlan:
         if epoch >= 2:
-            raise ValueError("two epochs only")
+            raise self.error("two epochs only")
         return super().plan(epoch, batch)
 
 
@@ -341,3 +343,15 @@ def test_all_batches_that_were_planned_before_planning_fails_are_served(batches_
         for _ in range(2):
             with pytest.raises(ValueError, match="two epochs only"):
                 next(iter(loader))
+
+
+class Exiting(Finite):
+    error = SystemExit
+
+
+def test_what_is_raised_to_end_a_program_reaches_the_training_loop() -> None:
+    source, recipe = Arrays(np.zeros((8, SIZE, SIZE, 3), np.uint8), np.arange(8)), Recipe([], Output(SIZE), split=0)
+    with limited(60), nothing_left(), Loader(source, recipe, Exiting(8, batch_size=4)) as loader:
+        loader.set_epoch(2)
+        with pytest.raises(SystemExit, match="two epochs only"):
+            next(iter(loader))

@@ -132,6 +132,14 @@ def test_no_more_final_images_are_counted_than_there_can_be(devices: Devices, wh
     assert two - one == FINAL
 
 
+def test_final_images_are_counted_for_groups_of_hits_which_are_the_longest() -> None:
+    depths = Prefetch(num_threads=8, batches_per_group=2).depths(PLANNER)
+    images = [
+        account(CPU).needs(replace(depths, hits_per_group=most))[HOST]["final images on their way"] for most in (2, 4)
+    ]
+    assert images[1] == 2 * images[0]
+
+
 def test_what_kernels_leave_to_dali_is_counted() -> None:
     """Levels between the two, and float32 for bfloat16, as DALI makes."""
     own = Custom(lambda images: images, "own")

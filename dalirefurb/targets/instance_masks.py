@@ -13,7 +13,7 @@ from dalirefurb.source.contract import digest_of
 from dalirefurb.targets.fill import filler, scratch_of
 from dalirefurb.targets.kinds import ObjectTarget, Polygons
 from dalirefurb.targets.masks import warp_mask
-from dalirefurb.targets.ragged import Ragged
+from dalirefurb.targets.ragged import Ragged, check_listed
 
 _FIRST, _MORE, _VALUE, _SIGN = 48, 0x20, 0x1F, 0x10
 """Of a character of compressed run lengths: what stands for 0, whether others follow, its bits, and a number's sign."""
@@ -46,6 +46,9 @@ class InstanceMasks(ObjectTarget):
     """
 
     def __init__(self, masks: Sequence[Sequence[Any]], *, normalized: bool = False) -> None:
+        check_listed(masks, "masks of objects")
+        for sample, objects in enumerate(masks):
+            check_listed(objects, f"masks of objects of sample {sample}")
         if any(getattr(each, "ndim", 0) > 1 and np.asarray(each).dtype.kind in "bu" for its in masks for each in its):
             raise ConfigurationError(
                 "masks of objects must be outlines, or run lengths as COCO has them, but some are arrays of pixels: "

@@ -20,7 +20,7 @@ from dalirefurb.calls import Explained
 from dalirefurb.checks import number, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source.contract import digest_of
-from dalirefurb.targets.ragged import Ragged
+from dalirefurb.targets.ragged import Ragged, check_listed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -245,8 +245,9 @@ class Polygons(ObjectTarget):
     """
 
     def __init__(self, polygons: Sequence[Sequence[Sequence[ArrayLike]]], *, normalized: bool = False) -> None:
-        outlines = [outline for sample in polygons for each in sample for outline in each]
+        check_listed(polygons, "polygons")
         try:
+            outlines = [outline for sample in polygons for each in sample for outline in each]
             vertices = [np.reshape(np.asarray(each, np.float64), (-1, 2)) for each in outlines]
             if (few := next((each for each in vertices if len(each) < _CORNERS), None)) is not None:
                 raise ValueError(f"an outline has {len(few)} vertices, {few.tolist()}")

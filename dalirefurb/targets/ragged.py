@@ -6,7 +6,7 @@ values    a  b      -    c  d  e       values    a b c d e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,7 @@ class Ragged:
         Raises:
             ConfigurationError: If a sample has rows of another shape, or values that are not finite numbers.
         """
+        check_listed(rows, what)
         arrays = [_rows_of(each, what, sample, shape) for sample, each in enumerate(rows)]
         filled = [array for array in arrays if len(array)]
         tails = {array.shape[1:] for array in filled}
@@ -96,11 +97,24 @@ def ranges(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.i
     return placed
 
 
+def check_listed(rows: object, what: str) -> None:
+    """Refuse what is no list of samples, or of the objects of one.
+
+    Raises:
+        ConfigurationError: If it is none.
+    """
+    if not isinstance(rows, Iterable) or isinstance(rows, (str, bytes, Mapping)):
+        raise ConfigurationError(
+            f"{what} must be in a list, one of each sample, but are a {type(rows).__name__}: pass [] for samples "
+            f"that have none"
+        )
+
+
 def _rows_of(rows: Any, what: str, sample: int, shape: tuple[int | None, ...] | None) -> NDArray[Any]:
     """Return a sample's rows, (k, *shape), which are finite numbers."""
     try:
         array = np.asarray(rows.numpy() if hasattr(rows, "numpy") else rows)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigurationError(f"{what} must be numbers, but those of sample {sample} are not: {error}") from error
     if array.size == 0:
         return np.empty((0, *(length or 0 for length in shape or ())))
@@ -115,4 +129,10 @@ def _rows_of(rows: Any, what: str, sample: int, shape: tuple[int | None, ...] | 
             f"{what} must be finite numbers of shape ({wanted}), but those of sample {sample} are {array.dtype} of "
             f"shape {array.shape}; write [] where there are none"
         )
-    return array
+    if array.dtype != np.uint64:
+        return array
+    if array.max() > np.iinfo(np.int64).max:
+        raise ConfigurationError(
+            f"{what} must fit into int64, but one of sample {sample} is {array.max()}: number them from 0 on"
+        )
+    return array.astype(np.int64)  # Of uint64 and int64 NumPy would make floats.

@@ -23,6 +23,7 @@ from dalirefurb.targets import (
     Annotated,
     Boxes,
     CocoDetection,
+    InstanceMasks,
     Keypoints,
     MaskFolder,
     Masks,
@@ -43,6 +44,12 @@ SMALL = [[0, 0], [1, 0], [1, 1]]
 
 def source() -> FileList:
     return FileList(PATHS, [0, 0, 0])
+
+
+def test_whole_numbers_stay_so_whatever_their_types() -> None:
+    large = 2**53 + 1  # which no float has
+    rows = Objects([np.array([large], np.uint64), [large], np.array([3], np.uint8)]).rows
+    assert (rows.values.dtype, rows.values.tolist()) == (np.int64, [large, large, 3])
 
 
 def test_rows_of_samples_are_found_in_any_order() -> None:
@@ -109,6 +116,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "an image": (lambda: Masks([Image.new("L", (2, 2))]), r"number 0 is a Pillow image: pass such as np.asarray"),
     "a fill": (lambda: Masks(["a.png"], dtype="uint8", fill=-1), "fill must be an int in 0..255"),
     "a type": (lambda: Masks(["a.png"], dtype="float32"), "dtype must be one of uint8, int16, int32, int64"),
+    "objects that are too large": (lambda: Objects([[2**64 - 1]]), "values of objects must fit into int64.*sample 0"),
+    "no list": (lambda: Boxes(None), "boxes must be in a list, one of each sample, but are a NoneType"),  # type: ignore[arg-type]
+    "no list of outlines": (lambda: Polygons([[5]]), "polygons must be x and y of each vertex.*not iterable"),  # type: ignore[list-item]
+    "one mask": (lambda: InstanceMasks([1]), "masks of objects of sample 0 must be in a list"),  # type: ignore[list-item]
+    "with a gradient": (lambda: Boxes([torch.ones(1, 4, requires_grad=True)]), "must be numbers.*detach"),
     "names": (lambda: Values(["a"]), "values must be numbers, one row for each sample"),
     "labels": (lambda: Annotated(source(), {"labels": [1, 2, 3]}), r"targets\['labels'\] must be a target of"),  # type: ignore[dict-item]
     "none": (lambda: Annotated(source(), {}), "targets must be targets by name"),

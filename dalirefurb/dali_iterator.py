@@ -16,6 +16,7 @@ from dalirefurb.checks import require
 from dalirefurb.dali.insides import describe
 from dalirefurb.engine.loader_view import Batch
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.source.labels import check_dali_labels
 
 DaliBatch = list[dict[str, torch.Tensor]]
 
@@ -39,7 +40,8 @@ class RefurbIterator(DALIGenericIterator, metaclass=Explained):  # type: ignore[
         auto_reset: Whether the next epoch begins without a call of `reset`; "yes" and "no" are the same.
         last_batch_policy: What is expected of a last batch that is not full; it must be what the planner does. None:
             whatever that is.
-        dali_labels: Whether labels are as DALI's readers have them, (B, 1) int32; else they are (B,) int64.
+        dali_labels: Whether labels, a whole number each, are as DALI's readers have them, (B, 1) int32; else they are
+            as the source has them, (B,) int64.
 
     Raises:
         ConfigurationError: If names do not fit the batch, or the planner does something else with the last batch.
@@ -72,8 +74,11 @@ class RefurbIterator(DALIGenericIterator, metaclass=Explained):  # type: ignore[
                 "a DALI iterator serves one image of each sample, but this loader has views: iterate the loader, or "
                 "pass views= to a PartialSource, which DALI's own iterators take"
             )
-        if dali_labels and loader.source.annotations is not None:
-            raise ConfigurationError("dali_labels is for labels, but the source has targets: leave it out")
+        source = loader.source
+        if dali_labels and (source.annotations is not None or len(source.volumes) > 1):
+            raise ConfigurationError("dali_labels is for labels, but the source has targets, or masks: leave it out")
+        if dali_labels:
+            check_dali_labels(source.labels)
         parts = ["data", "label", "index"] if loader.with_indices else ["data", "label"]
         names = parts if output_map is None else output_map
         texts = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)

@@ -32,6 +32,7 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.quarantine import BadSample
 from dalirefurb.source import Source
+from dalirefurb.source.labels import check_dali_labels
 from dalirefurb.store import DeviceStore, Store
 
 Fed = tuple[NDArray[Any] | list[NDArray[Any]], ...]
@@ -67,7 +68,7 @@ class PartialSource(metaclass=Explained):
             split, and a final part of their own. Stages of one name draw alike.
         prefetch: How many threads work, and how far ahead.
         with_indices: Whether the samples' indices are given; -1 for rows that only fill a batch up.
-        dali_labels: Whether labels are as DALI's readers have them, (B, 1) int32.
+        dali_labels: Whether labels, a whole number each, are as DALI's readers have them, (B, 1) int32.
         pad_last_batch: Whether a last batch that is not full is filled up by repeating its last row, as DALI's readers
             do: for iterators that are given `size=samples.epoch_size, last_batch_padded=True` and a last_batch_policy.
         bad_samples: What happens to samples that cannot be read, decoded or used.
@@ -101,6 +102,8 @@ class PartialSource(metaclass=Explained):
     ) -> None:
         remedy = "pass such as [recipe.view(2)]; a Loader takes a number, too"
         require(isinstance(views, (list, tuple)), "views", "a list of recipes", views, remedy)
+        if dali_labels and isinstance(source, Source):
+            check_dali_labels(source.labels)
         self._loader = _PartialLoader(
             source,
             recipe,

@@ -57,7 +57,7 @@ MAY_IMPORT = {
     | {"augment", "hypothesis", "kernels", "numpy", "nvidia", "planning", "pytest", "store"},
     "engine": SAMPLES | GROUND | {"packed"} | {"dali", "system", "kernels", "reading", "targets", "numpy", "torch"},
     "doctor": {"errors", "kernels", "reading", "source", "store", "system", "numpy"},
-    "dali_iterator": {"calls", "checks", "dali", "engine", "errors", "nvidia", "numpy", "torch"},
+    "dali_iterator": {"calls", "checks", "dali", "engine", "errors", "source", "nvidia", "numpy", "torch"},
     "partial_source": SAMPLES | {"dali", "engine", "loader", "reading", "nvidia", "numpy"},
     "broadcast": {"calls", "checks", "engine", "errors", "loader", "store", "system", "numpy", "torch"},
     "loader": SAMPLES | {"dali_iterator", "engine", "reading", "numpy", "torch"},

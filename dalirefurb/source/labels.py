@@ -126,6 +126,22 @@ def refuse_mask(label: Any, where: str, sides: Callable[[], tuple[int, ...]] = t
         )
 
 
+def check_dali_labels(labels: NDArray[Any]) -> None:
+    """Refuse labels that int32 of shape (B, 1) would change: those of DALI's readers are so.
+
+    Raises:
+        ConfigurationError: If they are not one whole number of 32 bits for each sample.
+    """
+    limits = np.iinfo(np.int32)
+    whole = labels.ndim == 1 and labels.dtype.kind in "biu"
+    if not (whole and limits.min <= labels.min(initial=0) and labels.max(initial=0) <= limits.max):
+        reach = f" from {labels.min()} to {labels.max()}" if whole else f" of shape {labels.shape}"
+        raise ConfigurationError(
+            f"labels must be one whole number of 32 bits for each sample where dali_labels=True, but are "
+            f"{labels.dtype}{reach}: leave it out, which serves them as they are"
+        )
+
+
 def warn_of_many(classes: Sequence[str], count: int, stacklevel: int) -> None:
     """Warn where most of `count` samples have a class to themselves, so that the names are hardly those of classes."""
     if len(classes) * 2 > count >= 20:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
-from dalirefurb import Arrays, Evaluate, Loader, Standard, simple
+from dalirefurb import Arrays, Evaluate, Loader, PartialSource, Standard, simple
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
 
@@ -52,6 +52,24 @@ def test_labels_are_as_dalis_readers_have_them_if_asked_for() -> None:
         ((plain,), *_) = loader.dali_iterator()
     assert (plain["label"].dtype, plain["label"].shape) == (torch.int64, (BATCH,))
     assert torch.equal(batch["label"].squeeze(-1).long(), plain["label"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (np.arange(NUM_SAMPLES) + 2**31, "int64 from 2147483648 to 2147483657"),
+        (np.linspace(0, 1, NUM_SAMPLES), "float64 of shape"),
+        (np.zeros((NUM_SAMPLES, 2), np.int64), r"int64 of shape \(10, 2\)"),
+    ],
+)
+def test_labels_that_dalis_readers_could_not_have_are_refused(labels: Any, said: str) -> None:
+    source = Arrays(np.zeros((NUM_SAMPLES, SIZE, SIZE, 3), np.uint8), labels)
+    parts: Any = source, simple(SIZE, raw=True), Standard(NUM_SAMPLES, batch_size=BATCH)
+    message = f"one whole number of 32 bits.*dali_labels=True, but are {said}"
+    with Loader(*parts) as loader, pytest.raises(ConfigurationError, match=message):
+        loader.dali_iterator(dali_labels=True)
+    with pytest.raises(ConfigurationError, match=message):
+        PartialSource(*parts, dali_labels=True)
 
 
 @pytest.mark.parametrize("auto_reset", [False, "no"])

@@ -41,6 +41,11 @@ class Annotated(DerivedSource):
         super().__init__(source)
         if source.annotations is not None:
             raise ConfigurationError("source must have no targets yet, but has: pass all of them together")
+        if source.volumes:
+            raise ConfigurationError(
+                "targets move with images, but this source has volumes: pass labels of their voxels as "
+                "Volumes(volumes, masks), or labels=, one of each volume"
+            )
         check_targets(source, targets)
         self.annotations = dict(targets)
 

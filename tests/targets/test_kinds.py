@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from dalirefurb import Evaluate, FileList, Loader, MemoryStore, Refurbish, Standard, evaluate
+from dalirefurb import Evaluate, FileList, Loader, MemoryStore, Refurbish, Standard, Volumes, evaluate
 from dalirefurb.augment import Decode, HorizontalFlip, RandomCrop, Resize
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
@@ -128,6 +128,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "counts": (
         lambda: Annotated(source(), {"boxes": Boxes([[], [], []]), "labels": Objects([[], [1], []])}),
         r"b\.jpg has 0 in 'boxes' and 1 in 'labels'",
+    ),
+    "volumes": (
+        lambda: Annotated(Volumes([np.zeros((2, 2, 2))]), {"id": Values([1])}),
+        "this source has volumes: pass labels of their voxels as Volumes",
     ),
     "twice": (
         lambda: Annotated(Annotated(source(), {"id": Values([1, 2, 3])}), {"id": Values([1, 2, 3])}),

@@ -10,7 +10,7 @@ Values                        what belongs to the image as a whole
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -20,6 +20,7 @@ from dalirefurb.calls import Explained
 from dalirefurb.checks import number, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source.contract import digest_of
+from dalirefurb.source.labels import as_array
 from dalirefurb.targets.ragged import Ragged, check_listed
 
 if TYPE_CHECKING:
@@ -194,16 +195,17 @@ class Keypoints(ObjectTarget):
         normalized: bool = False,
     ) -> None:
         self.rows = Ragged.of(keypoints, "keypoints", (None, None), "float64")
+        order = tuple(swapped) if isinstance(swapped, Iterable) else None
         if not len(self.rows.values):
-            self.rows = Ragged(np.empty((0, len(swapped or ()), 3)), self.rows.offsets)
+            self.rows = Ragged(np.empty((0, len(order or ()), 3)), self.rows.offsets)
         _, points, numbers = self.rows.values.shape
         if numbers not in (2, 3):
             raise ConfigurationError(f"keypoints must have x and y, or x, y and visibility, got {numbers} numbers each")
         self.centre = 0.5 if pixel_centres else 0.0
-        self.swapped = None if swapped is None else tuple(swapped)
-        if self.swapped is not None:
+        self.swapped = order
+        if swapped is not None:
             places = list(range(points))
-            comes_back = sorted(self.swapped) == places and [self.swapped[each] for each in self.swapped] == places
+            comes_back = order is not None and sorted(order) == places and [order[each] for each in order] == places
             wanted = f"each of the places 0..{points - 1} once, two by two or staying"
             remedy = "say for each point whose place it takes, its own if it stays"
             require(comes_back, "swapped", wanted, swapped, remedy)
@@ -309,7 +311,7 @@ class Values(Target, metaclass=Explained):
     """
 
     def __init__(self, values: ArrayLike) -> None:
-        array = np.asarray(values)
+        array = as_array(values, "values")
         wanted, remedy = "numbers, one row for each sample", "pass such as source.labels"
         require(array.ndim > 0 and array.dtype.kind in "biuf", "values", wanted, array.dtype, remedy)
         kept = {"i": np.int64, "u": np.int64, "f": np.float32}.get(array.dtype.kind, array.dtype)

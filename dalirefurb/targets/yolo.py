@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,9 @@ _BOX = 5
 
 _NUMBERS = (2, 3)
 """Of a point: x and y, and its visibility."""
+
+_LAST_CLASS = int(np.iinfo(np.int32).max)
+"""Number of a class, at most."""
 
 _BEYOND = 0.01
 """Of an image's side, that a number may be outside, as roundings are."""
@@ -71,11 +74,20 @@ class YoloFolder(Annotated):
         min_area: float = 1.0,
         min_visible: float = 0.0,
     ) -> None:
+        numbered = isinstance(names, Mapping) and all(isinstance(each, int) for each in names)
+        listed = isinstance(names, Iterable) and not isinstance(names, (str, Mapping))
+        wanted = "a list of the classes' names, or a mapping from their numbers"
+        require(names is None or numbered or listed, "names", wanted, names, "pass such as ['cat', 'dog']")
         if isinstance(names, Mapping):
             names = [names.get(number, str(number)) for number in range(max(names, default=-1) + 1)]
         posed = keypoints is not None
         if keypoints is not None:
-            pair = len(keypoints) == len(_NUMBERS) and keypoints[0] > 0 and keypoints[1] in _NUMBERS
+            pair = (
+                hasattr(keypoints, "__len__")
+                and len(keypoints) == len(_NUMBERS)
+                and keypoints[0] > 0
+                and keypoints[1] in _NUMBERS
+            )
             require(pair, "keypoints", "a number of points, and 2 or 3 numbers each", keypoints, "(17, 3) is COCO's")
         paths, files = _beside(images, labels)
         objects = [_objects(file, names, keypoints) for file in files]
@@ -166,7 +178,8 @@ def _labels_of(image: Path) -> Path:
 def _beside(images: Any, labels: Any) -> tuple[list[Path], list[Path]]:
     """Return paths of images, and of the text files of their objects."""
     if isinstance(images, (str, os.PathLike)):
-        require(Path(labels).is_dir(), "labels", "a folder", labels, "pass such as 'coco8/labels/train'")
+        folder = isinstance(labels, (str, os.PathLike)) and Path(labels).is_dir()
+        require(folder, "labels", "a folder", labels, "pass such as 'coco8/labels/train'")
         paths = [Path(images) / place for place in image_files(images, "images")]
         files = [Path(labels) / path.relative_to(images).with_suffix(".txt") for path in paths]
     else:
@@ -198,7 +211,7 @@ def _objects(path: Path, names: Sequence[str] | None, keypoints: Sequence[int] |
         except ValueError:
             values = np.empty(0)
         named = names is None or (len(values) > 0 and values[0] < len(names))
-        whole = len(values) > 0 and values[0] >= 0 and values[0] == int(values[0])
+        whole = len(values) > 0 and 0 <= values[0] <= _LAST_CLASS and values[0] == int(values[0])
         if keypoints is None:
             fits, places = len(values) == _BOX or (len(values) > _BOX + 1 and len(values) % 2 == 1), values[1:]
             wanted = "the vertices of an outline"

@@ -106,6 +106,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: Keypoints([[[[1, 2], [3, 4], [5, 6]]]], swapped=(1, 2, 0)),
         "two by two or staying",
     ),
+    "a swap that is no list": (lambda: Keypoints([[]], swapped=3), "swapped must be each of the places.*got 3"),  # type: ignore[arg-type]
+    "values with a gradient": (lambda: Values(torch.ones(3, requires_grad=True)), "values must be convertible.*detach"),
+    "values that are ragged": (lambda: Values([[1], [1, 2]]), "values must be convertible.*one shape"),
     "nothing in place of none": (lambda: Boxes([None]), r"write \[\] where there are none"),
     "masks of three channels": (
         lambda: Masks([np.zeros((4, 4, 3), np.uint8)]),
@@ -385,6 +388,7 @@ def test_objects_of_yolos_files_are_shares_of_their_images_sides(tmp_path: Path)
         "-1 0 0 1 1",
         "0 .5 .5 .2 .2 .4 .5 2 .5 .5 2",
         "1 250 100 50 40",
+        "inf 0.5 0.5 0.1 0.1",
     ],
 )
 def test_a_line_of_another_format_is_named(tmp_path: Path, line: str) -> None:
@@ -392,6 +396,22 @@ def test_a_line_of_another_format_is_named(tmp_path: Path, line: str) -> None:
         yolo(tmp_path, **{"1": f"0 0.5 0.5 0.1 0.1\n{line}\n"})
     with pytest.raises(ConfigurationError, match=r"part/0\.jpg there is no .*part/0\.txt"):
         YoloFolder(tmp_path / "images", tmp_path / "images")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"names": "cat"}, "names must be a list of the classes' names, or a mapping from their numbers, got 'cat'"),
+        ({"names": {"cat": 0}}, "names must be a list of the classes' names"),
+        ({"keypoints": 17}, "keypoints must be a number of points, and 2 or 3 numbers each, got 17"),
+        ({"labels": None}, "labels must be a folder, got None"),
+    ],
+)
+def test_arguments_of_other_kinds_are_refused(tmp_path: Path, given: dict[str, Any], said: str) -> None:
+    arguments: Any = {"images": tmp_path, "labels": tmp_path, **given}
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    with pytest.raises(ConfigurationError, match=said):
+        YoloFolder(**arguments)
 
 
 def data_set(folder: Path, labels: str, yaml: str) -> Path:

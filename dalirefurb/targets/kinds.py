@@ -287,6 +287,8 @@ class Polygons(ObjectTarget):
 class Objects(ObjectTarget):
     """What is known of each object beside where it is: its class, an id, whether it is a crowd. It does not change.
 
+    A batch has whole numbers as int64 and others as float32, so ids must be integers, and no floats above 2 ** 24.
+
     Args:
         values: For each sample a list or an array of its objects' values, (k,) or (k, ...).
 
@@ -302,6 +304,8 @@ class Objects(ObjectTarget):
 
 class Values(Target, metaclass=Explained):
     """What belongs to the image as a whole: a class, an id, a weight. It does not change.
+
+    A batch has whole numbers as int64 and others as float32, see `Objects`.
 
     Args:
         values: A number, or an array, for each sample, (num_samples, ...).

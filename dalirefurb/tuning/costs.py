@@ -165,6 +165,7 @@ class Costs:
         copy_s: Seconds for an image that is finished on the CPU to be copied to a GPU; 0: no GPU.
         disk: Costs of a disk; None: not measured.
         step: Costs of the model's step; None: not known.
+        miss_spread: Quartile distance of standard's time for a batch, as a share of its median.
         notes: What could not be measured, and why, a line each.
         limit_s: Seconds that tuning was given.
         missing: What there was no time for, and the time that it needs; "" where there is nothing.
@@ -182,6 +183,7 @@ class Costs:
     copy_s: float = 0.0
     disk: DiskCosts | None = None
     step: StepCosts | None = None
+    miss_spread: float = 0.0
     notes: tuple[str, ...] = field(default=())
     limit_s: float = LIMIT_S
     missing: str = ""

@@ -195,6 +195,7 @@ class _Measurement:
             serial_s=own_s / max(1, sum(each.stats.samples for each in standard)),
             copy_s=copied_s(batch[0]),
             step=timed_step.costs(),
+            miss_spread=Spread.of([seconds for each in standard for seconds in each.batch_s]).relative,
             notes=tuple(self.notes),
             limit_s=self.limit_s,
             missing=missing,

@@ -310,7 +310,7 @@ if sys.argv[1] == "raise":
 """
 
 
-@pytest.mark.parametrize("ending", ["exit", "raise"])
+@pytest.mark.parametrize("ending", [pytest.param("exit", marks=pytest.mark.weekly), "raise"])
 def test_a_program_that_leaves_the_loop_ends_while_functions_run(ending: str) -> None:
     """Threads that have no Python's lock ask for it then."""
     done = subprocess.run([sys.executable, "-c", _LEFT, ending], capture_output=True, text=True, timeout=120)

@@ -131,7 +131,7 @@ def _rows_of(rows: Any, what: str, sample: int, shape: tuple[int | None, ...] | 
         )
     if array.dtype != np.uint64:
         return array
-    if array.max() > np.iinfo(np.int64).max:
+    if array.max(initial=0) > np.iinfo(np.int64).max:
         raise ConfigurationError(
             f"{what} must fit into int64, but one of sample {sample} is {array.max()}: number them from 0 on"
         )

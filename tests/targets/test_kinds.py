@@ -48,7 +48,7 @@ def source() -> FileList:
 
 def test_whole_numbers_stay_so_whatever_their_types() -> None:
     large = 2**53 + 1  # which no float has
-    rows = Objects([np.array([large], np.uint64), [large], np.array([3], np.uint8)]).rows
+    rows = Objects([np.array([large], np.uint64), [large], np.array([3], np.uint8), np.array([], np.uint64)]).rows
     assert (rows.values.dtype, rows.values.tolist()) == (np.int64, [large, large, 3])
 
 

@@ -74,10 +74,12 @@ class RefurbIterator(DALIGenericIterator, metaclass=Explained):  # type: ignore[
                 "a DALI iterator serves one image of each sample, but this loader has views: iterate the loader, or "
                 "pass views= to a PartialSource, which DALI's own iterators take"
             )
-        source = loader.source
-        if dali_labels and (source.annotations is not None or len(source.volumes) > 1):
-            raise ConfigurationError("dali_labels is for labels, but the source has targets, or masks: leave it out")
         if dali_labels:
+            source = loader.source
+            if source.annotations is not None or len(source.volumes) > 1:
+                raise ConfigurationError(
+                    "dali_labels is for labels, but the source has targets, or masks: leave it out"
+                )
             check_dali_labels(source.labels)
         parts = ["data", "label", "index"] if loader.with_indices else ["data", "label"]
         names = parts if output_map is None else output_map

@@ -147,7 +147,11 @@ def returns_the_image(image: Any, uniforms: Any, out: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (makes_an_array, "must neither make arrays nor raise, but it does: loop over pixels, write to out"),
+        pytest.param(
+            makes_an_array,
+            "must neither make arrays nor raise, but it does: loop over pixels, write to out",
+            marks=pytest.mark.weekly,
+        ),
         (raises, "must neither make arrays nor raise, but it does: loop over pixels, write to out"),
         (unknown_name, "name 'nothing' is not defined"),
         (unknown_member, "has no attribute 'fancy'"),

@@ -246,6 +246,7 @@ def test_volumes_are_segmented_and_it_goes_on_from_its_checkpoint(tmp_path, caps
         pipeline.main([])
 
 
+@pytest.mark.weekly  # The same training as on mosaics, below.
 def test_a_detector_learns_what_is_drawn_and_goes_on_from_its_checkpoint(tmp_path, capsys):
     pipeline = module("detection")
     arguments = ["--made", "80", "--size", "32", "--batch-size", "12", "--learning-rate", "0.01"]

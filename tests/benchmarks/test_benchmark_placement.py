@@ -38,6 +38,7 @@ def first_batches(entrant, taken, count):
     return taken
 
 
+@pytest.mark.weekly  # A script for a GPU.
 @pytest.mark.parametrize("feed", [feed for feed in FEEDS if not feed.needs_gpu], ids=lambda feed: feed.name)
 def test_every_feed_serves_normalised_images_with_labels_of_its_source(feed, arrays):
     taken = []

@@ -108,6 +108,7 @@ def assert_same(ones: Any, others: Any) -> None:
         assert torch.equal(masks, its_masks)
 
 
+@pytest.mark.weekly  # What finds the images is that of all such stages, see test_partners.
 def test_neither_store_nor_groups_nor_threads_change_it(tmp_path: Path) -> None:
     source, recipe = masked(tmp_path), recipe_of(RandomCrop(80), before=(HorizontalFlip(),), size=80)
     for batch_size in (1, 2, 5):

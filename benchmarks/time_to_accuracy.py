@@ -227,8 +227,8 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
                         points = _points(config, train(config, loader, number), test)
                         waiting = loader.stats().consumer_wait_s / points[-1].seconds
                         runs.append(Run(name, number, points, round(waiting, 3)))
-    claims = _claims(runs, [*contenders(config, len(trained), 0)])
-    rows = [_row(runs, name) for name in contenders(config, len(trained), 0)]
+    names = list(dict.fromkeys(run.contender for run in runs if run.round == 0))
+    claims, rows = _claims(runs, names), [_row(runs, name) for name in names]
     columns = {
         "contender": "{name}",
         "images/s": "{images_per_s:.0f}",

@@ -93,11 +93,7 @@ def checked_labels(
     array = as_array(values, "labels", f"; {TARGETS}")
     if array.dtype.kind not in "biuf":
         raise ConfigurationError(f"labels must be numbers, or one name each, but are {array.dtype}: {TARGETS}")
-    if array.dtype.kind == "u" and array.max(initial=0) > np.iinfo(np.int64).max:
-        raise ConfigurationError(
-            f"integer labels must fit into int64, but one is {array.max()}: number them by "
-            f"np.unique(labels, return_inverse=True)[1]"
-        )
+    check_int64(array, "integer labels", "number them by np.unique(labels, return_inverse=True)[1]")
     return np.ascontiguousarray(array), classes
 
 
@@ -112,6 +108,16 @@ def as_array(values: Any, what: str, more: str = "") -> NDArray[Any]:
             f"{what} must be convertible to one NumPy array, but are not ({error}): give all rows "
             f"one shape, and move tensors by .detach().cpu(){more}"
         ) from error
+
+
+def check_int64(array: NDArray[Any], what: str, remedy: str) -> None:
+    """Refuse numbers that int64 would change.
+
+    Raises:
+        ConfigurationError: If one is larger than it can be.
+    """
+    if array.dtype.kind == "u" and array.max(initial=0) > np.iinfo(np.int64).max:
+        raise ConfigurationError(f"{what} must fit into int64, but one is {array.max()}: {remedy}")
 
 
 def refuse_mask(label: Any, where: str, sides: Callable[[], tuple[int, ...]] = tuple) -> None:

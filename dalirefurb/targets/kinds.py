@@ -20,7 +20,7 @@ from dalirefurb.calls import Explained
 from dalirefurb.checks import number, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source.contract import digest_of
-from dalirefurb.source.labels import as_array
+from dalirefurb.source.labels import as_array, check_int64
 from dalirefurb.targets.ragged import Ragged, check_listed
 
 if TYPE_CHECKING:
@@ -319,9 +319,8 @@ class Values(Target, metaclass=Explained):
         wanted, remedy = "numbers, one row for each sample", "pass such as source.labels"
         require(array.ndim > 0 and array.dtype.kind in "biuf", "values", wanted, array.dtype, remedy)
         kept = {"i": np.int64, "u": np.int64, "f": np.float32}.get(array.dtype.kind, array.dtype)
+        check_int64(array, "values", "number them from 0 on")
         self.values = array.astype(kept, copy=False)
-        if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
-            raise ConfigurationError(f"values must fit into int64, but go up to {array.max()}: number them")
 
     def __len__(self) -> int:
         return len(self.values)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.source.labels import check_int64
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,10 +130,5 @@ def _rows_of(rows: Any, what: str, sample: int, shape: tuple[int | None, ...] | 
             f"{what} must be finite numbers of shape ({wanted}), but those of sample {sample} are {array.dtype} of "
             f"shape {array.shape}; write [] where there are none"
         )
-    if array.dtype != np.uint64:
-        return array
-    if array.max(initial=0) > np.iinfo(np.int64).max:
-        raise ConfigurationError(
-            f"{what} must fit into int64, but one of sample {sample} is {array.max()}: number them from 0 on"
-        )
-    return array.astype(np.int64)  # Of uint64 and int64 NumPy would make floats.
+    check_int64(array, what, f"number those of sample {sample} from 0 on")
+    return array.astype(np.int64) if array.dtype == np.uint64 else array  # Of uint64 and int64 NumPy would make floats.

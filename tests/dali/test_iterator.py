@@ -10,7 +10,7 @@ import pytest
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
-from dalirefurb import Arrays, Evaluate, Loader, PartialSource, Standard, simple
+from dalirefurb import Arrays, Evaluate, Loader, PartialSource, Standard, evaluate, simple
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
 
@@ -58,6 +58,8 @@ def test_labels_are_as_dalis_readers_have_them_if_asked_for() -> None:
     ("labels", "said"),
     [
         (np.arange(NUM_SAMPLES) + 2**31, "int64 from 2147483648 to 2147483657"),
+        (2**31 - np.arange(NUM_SAMPLES), "int64 from 2147483639 to 2147483648"),
+        (-(2**31) - np.arange(NUM_SAMPLES) % 2, "int64 from -2147483649 to -2147483648"),
         (np.linspace(0, 1, NUM_SAMPLES), "float64 of shape"),
         (np.zeros((NUM_SAMPLES, 2), np.int64), r"int64 of shape \(10, 2\)"),
     ],
@@ -70,6 +72,14 @@ def test_labels_that_dalis_readers_could_not_have_are_refused(labels: Any, said:
         loader.dali_iterator(dali_labels=True)
     with pytest.raises(ConfigurationError, match=message):
         PartialSource(*parts, dali_labels=True)
+
+
+def test_the_largest_and_the_smallest_number_of_32_bits_are_labels_as_dalis_readers_have_them() -> None:
+    limits = [-(2**31), 2**31 - 1]
+    source = Arrays(np.zeros((2, SIZE, SIZE, 3), np.uint8), np.array(limits))
+    with Loader(source, evaluate(SIZE, raw=True), Evaluate(2, batch_size=2)) as loader:
+        (batch,) = next(loader.dali_iterator(dali_labels=True))
+    assert (batch["label"].dtype, batch["label"].flatten().tolist()) == (torch.int32, limits)
 
 
 @pytest.mark.parametrize("auto_reset", [False, "no"])

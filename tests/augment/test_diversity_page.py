@@ -62,6 +62,31 @@ def test_an_image_meets_as_many_others_in_mosaics_as_the_page_says(rows, met):
     assert (others != own).all()
 
 
+BUFFERS = re.findall(r"^\| the last (\d+) images, (one .*)?.* \| (\.\d+) \| (\.\d+) \|$", PAGE, re.MULTILINE)
+
+
+def test_rows_of_buffers_are_found():
+    assert [(images, bool(at_random)) for images, at_random, *_ in BUFFERS] == [("40", True), ("128", False)]
+
+
+@pytest.mark.parametrize(("images", "at_random", "met", "shown"), BUFFERS)
+def test_mosaics_of_a_buffer_of_images_show_as_many_as_the_page_says(images, at_random, met, shown):
+    """Three draws from those that are held, for each image that comes; an image is no other of its own."""
+    generator, held, others, different = np.random.default_rng(0), list[int](), list[int](), list[int]()
+    for first in range(0, 16 * 1500, 16):
+        batch = set[int]()
+        for image in range(first, first + 16):
+            held.append(image)
+            if len(held) > int(images):
+                held.pop(int(generator.integers(len(held) - 1)) if at_random else 0)
+            drawn = {held[place] for place in generator.integers(len(held), size=3)} - {image}
+            others.append(len(drawn))
+            batch |= {image, *drawn}
+        different.append(len(batch))
+    assert np.mean(others[1000:]) / 3 == pytest.approx(float(met), abs=0.006)
+    assert np.mean(different[100:]) / 64 == pytest.approx(float(shown), abs=0.006)
+
+
 def test_steps_that_share_a_batch_show_as_many_different_images_as_the_page_says():
     rows, step, said = re.search(r"batch of (\d+), each of four steps on (\d+) .* shows (\.\d+) of", PAGE).groups()
     rows, step = int(rows), int(step)

@@ -30,6 +30,7 @@ UNIFORM = "uniform"
 AUTO_ASSIST = "AutoAssist"
 HOW_MANY = "knows how many"
 WHICH = "knows which"
+CLASSES = 10
 CONTENDERS = (UNIFORM, AUTO_ASSIST, HOW_MANY, WHICH)
 
 
@@ -48,6 +49,8 @@ class Config:
         lag: Batches between a loss and the first plan that it acts on.
         levels: Training losses that are reached sooner or later; the claim is about the last.
         seeds: Of weights, order and acceptance.
+        rare: Share of its images that each of the classes 5 to 9 keeps for training.
+        wrong: Share of the images to train on that have the label of another class.
     """
 
     data: str = ""
@@ -60,6 +63,19 @@ class Config:
     lag: int = 16
     levels: tuple[float, ...] = (1.0, 0.5, 0.2, 0.1, 0.05)
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    rare: float = 1.0
+    wrong: float = 0.0
+
+    def source(self, folder: Path) -> Arrays:
+        """Read what is trained on; which images are left out, or have a wrong label, is the same with every seed."""
+        source = read_mosaics(folder, "train", self.train_per_class)
+        images, labels = source.read(np.arange(len(source))), source.labels.copy()
+        rng = np.random.default_rng(0)
+        wrong = rng.permutation(len(labels))[: round(self.wrong * len(labels))]
+        labels[wrong] = (labels[wrong] + rng.integers(1, CLASSES, len(wrong))) % CLASSES
+        place = np.arange(len(labels)) % self.train_per_class  # in its class, as it was read
+        kept = (source.labels < CLASSES // 2) | (place < round(self.rare * self.train_per_class))
+        return Arrays(np.stack(images)[kept], labels[kept])
 
 
 @dataclass(frozen=True)
@@ -226,14 +242,14 @@ def train(task: tuple[Config, Path, str, int]) -> Run:
     """Train one contender with one seed."""
     config, folder, contender, seed = task
     torch.set_num_threads(1)
-    source = read_mosaics(folder, "train", config.train_per_class)
+    source = config.source(folder)
     tested = whole(read_mosaics(folder, "test", config.test_per_class))
     images, labels = whole(source)
     standard = Standard(len(source), batch_size=config.batch_size, seed=seed, drop_last=True)
     assisted = AutoAssist(standard, lag=config.lag)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        model = SmallResNet(10, size=SIDE)
+        model = SmallResNet(CLASSES, size=SIDE)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=config.momentum)
     chooser: Chooser
     if contender in (UNIFORM, AUTO_ASSIST):

@@ -150,6 +150,23 @@ def test_images_come_with_the_label_of_their_mosaic_and_in_its_order(mosaics):
     np.testing.assert_array_equal(np.stack(source.read(np.array([16, 19]))), [mosaic[:32, 32:64], mosaic[32:64, :32]])
 
 
+def test_half_of_the_classes_can_be_rare_and_some_labels_wrong(mosaics):
+    """Of 12 images of each class; what is left out and what is wrong is the same each time."""
+    plain = script.Config(train_per_class=12).source(mosaics)
+    rare = script.Config(train_per_class=12, rare=0.25).source(mosaics)
+    assert np.bincount(plain.labels).tolist() == [12] * 10
+    assert np.bincount(rare.labels).tolist() == [12] * 5 + [3] * 5
+    noisy, again = (script.Config(train_per_class=12, wrong=0.2).source(mosaics) for _ in range(2))
+    assert (noisy.labels != plain.labels).sum() == 24
+    assert noisy.labels.tolist() == again.labels.tolist()
+    for index in (0, 61, 119):
+        np.testing.assert_array_equal(noisy.read(np.array([index])), plain.read(np.array([index])))
+    both = script.Config(train_per_class=12, rare=0.25, wrong=0.2).source(mosaics)
+    chosen = np.r_[0:60, [12 * label + place for label in range(5, 10) for place in range(3)]]
+    np.testing.assert_array_equal(np.stack(both.read(np.arange(75))), np.stack(plain.read(chosen)))
+    assert both.labels.tolist() == noisy.labels[chosen].tolist()
+
+
 def test_a_whole_source_lies_in_the_order_of_its_indices(mosaics):
     source = sources.read_mosaics(mosaics, "train", 5)
     images, labels = sources.whole(source)

@@ -50,7 +50,8 @@ from dalirefurb.source import Source
 
 UNSHARED = "unshared"
 LEAST_OF_UNSHARED, LEAST_OF_BOTH = 1.8, 2.2
-PARTNERS, LEAST_MOSAIC = Mosaic.partners, 8
+LEAST_MOSAIC = 8
+PARTNERS = Mosaic(LEAST_MOSAIC).partners
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,7 +72,7 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             "KernelStage": {"function": lambda image, uniforms, out: None, "name": "own", "uniforms": 2, **SIZED},
             "Letterbox": {**SIZED, "enlarge": True, "fill": (1, 2, 3)},
             "MixUp": {"alpha": 1.5, "probability": 0.25},
-            "Mosaic": {**SIZED, "fill": (1, 2, 3)},
+            "Mosaic": {**SIZED, "fill": (1, 2, 3), "images": 9},
             "Parameter": {"dtype": "float32", "shape": (2,)},
             "Posterize": {"bits": 4},
             "RandAugmentLayer": {"magnitude": 5, "num_magnitude_bins": 11, "fill": 9},

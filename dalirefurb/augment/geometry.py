@@ -53,7 +53,7 @@ def geometry(
     heights: NDArray[np.int64],
     widths: NDArray[np.int64],
     partial: tuple[int, int] | None = None,
-    owners: NDArray[np.int64] | None = None,
+    parts: int = 1,
 ) -> Geometry:
     """Return where everything in the images of some rows comes from.
 
@@ -70,8 +70,8 @@ def geometry(
         heights: Heights of the source's images in pixels, shape (n,).
         widths: Widths of the source's images in pixels, shape (n,).
         partial: Height and width of the partial images, which are asked about then; None: served ones are.
-        owners: With a `PartnerStage`: the row whose served image each row's partial image is in, (n,), which is the
-            first of those that are in it; None: in its own.
+        parts: With a `PartnerStage`: how many rows, one after the other, have their partial images in one served image,
+            that of the first of them.
 
     Raises:
         ConfigurationError: If a stage does not say where things go.
@@ -79,7 +79,7 @@ def geometry(
     steps: list[Maps] = []
     entered: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     every = np.arange(len(indices))
-    owners = every if owners is None else owners
+    owners = every // parts * parts
     final = () if partial else recipe.final
     for stages, numbers, rows in ((recipe.partial, versions, every), (final, servings, owners)):
         drawn, _, _ = draw(
@@ -97,7 +97,7 @@ def geometry(
                 continue
             own: Sequence[Maps] | None
             if isinstance(stage, Mosaic):
-                own = [stage.part_matrices(every - owners, drawn[stage.name], heights, widths)]
+                own = [stage.part_matrices(parts, drawn[stage.name], heights, widths)]
             else:
                 own = stage.steps(drawn.get(stage.name, {}), heights, widths)
             if own is None:

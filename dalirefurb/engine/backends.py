@@ -275,7 +275,7 @@ class FinalKernels:
     buffers: OutputBuffers
     stage: PartnerStage | None = None
     slice_rows: int = 0
-    _begun: deque[tuple[NDArray[Any], Work]] = field(default_factory=deque, init=False)
+    _begun: deque[tuple[NDArray[Any], Work, Any]] = field(default_factory=deque, init=False)
 
     goes_on: ClassVar[bool] = False
 
@@ -289,15 +289,15 @@ class FinalKernels:
             lengths = [len(plan.indices) for plan in cache_plan.group.plans]
             drawn = np.asarray(final[f"{self.stage.name}/partners"])
             others = partial.places.of(partner_rows(drawn, lengths, self.slice_rows))
-            # A double has room for any address that there is.
-            places = np.concatenate([others.addresses[..., None], others.sizes], axis=2, dtype=np.float64)
+            places = np.empty((*others.addresses.shape, 3))  # A double has room for any address that there is.
+            places[..., 0], places[..., 1:] = others.addresses, others.sizes
             final[f"{self.stage.name}/partners"] = places
         if isinstance(self.stage, CopyPaste):
             shapes = np.concatenate([row_addresses(each) for each in known(cache_plan.pasted)])
             final[f"{self.stage.name}/objects"] = shapes.astype(np.float64)
         results = self.buffers.results(output, len(partial))
         work = self.program.work({}, pinned=partial, final=final, results=results, targets=row_addresses(results))
-        self._begun.append((results, work))
+        self._begun.append((results, work, final))
 
     def collect(self) -> Images:
         """Finish the oldest group; return its final images.
@@ -305,7 +305,7 @@ class FinalKernels:
         Raises:
             GraphError: If the kernels failed; that group is lost.
         """
-        results, work = self._begun.popleft()
+        results, work, _ = self._begun.popleft()
         self.pool.share(work.part(np.arange(work.count)))
         return Images(results)
 

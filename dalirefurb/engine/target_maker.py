@@ -224,7 +224,7 @@ class TargetMaker:
             heights=heights,
             widths=widths,
         )
-        places = locate(owners=np.arange(len(rows)) // parts * parts)
+        places = locate(parts=parts)
         sizes = np.stack([heights, widths], axis=1)
         values: dict[str, Any] = dict.fromkeys(self._targets)
         jobs: list[Future[None]] = []

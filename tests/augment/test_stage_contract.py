@@ -272,7 +272,7 @@ class TestMosaic(StageContract):
     pixels_apart = None
 
     def stages(self) -> Sequence[Stage]:
-        return varied(Mosaic(32), size=33, fill=(1, 2, 3), name="four")
+        return varied(Mosaic(32), size=33, fill=(1, 2, 3), images=9, name="put")
 
     def test_what_is_made_of_an_image_depends_on_it_alone_and_is_as_large_as_is_said(self) -> None:
         """It takes several images, and `tests/targets` looks at what it makes of them."""

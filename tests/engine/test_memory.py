@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dalirefurb import Arrays, Loader, MemoryStore, Prefetch, Recipe, Refurbish, TieredStore, rand_augment
-from dalirefurb.augment import Custom
+from dalirefurb.augment import Custom, Mosaic
 from dalirefurb.engine import backend_factory, memory
 from dalirefurb.engine.backends import _laid_out
 from dalirefurb.engine.kernel_choice import Devices
@@ -168,13 +168,15 @@ def test_partial_images_are_counted_in_place_of_final_ones() -> None:
     assert "work on final images" not in needs
 
 
-def test_masks_of_objects_are_counted_for_a_batch_of_images_that_have_the_most() -> None:
-    """One or two of them, a byte a pixel, beside images of 12 bytes a pixel."""
+@pytest.mark.parametrize("images", [1, 4, 9])
+def test_masks_of_objects_are_counted_for_a_batch_of_images_that_have_the_most(images: int) -> None:
+    """One or two of them, a byte a pixel, beside images of 12 bytes a pixel; in a mosaic those of all of its images."""
+    recipe = RECIPE if images == 1 else Recipe([Mosaic(SIZE, images=images)], RECIPE.output, split=0)
     triangle = [[0, 0, 9, 0, 9, 9]]
     masks = InstanceMasks([[triangle], [triangle, triangle]] * (NUM_SAMPLES // 2))
     source = SimpleNamespace(image_shape=(SIZE, SIZE, 3), labels=np.zeros(NUM_SAMPLES), annotations={"masks": masks})
-    needs = counted(CPU, source=source)[HOST]
-    assert needs["masks on their way"] == needs["final images on their way"] // 6 > 0
+    needs = counted(CPU, source=source, recipe=recipe)[HOST]
+    assert needs["masks on their way"] == images * needs["final images on their way"] // 6 > 0
 
 
 def test_what_kernels_on_a_gpu_work_in_is_counted() -> None:

@@ -180,9 +180,10 @@ def test_masks_of_objects_are_where_cached_and_served_pictures_show_them(tmp_pat
 
 
 @pytest.mark.parametrize("warps", [False, True])
-def test_parts_of_a_mosaic_are_where_the_plan_puts_their_samples(warps: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("images", [4, 9])
+def test_parts_of_a_mosaic_are_where_the_plan_puts_their_samples(images: int, warps: bool, tmp_path: Path) -> None:
     pytest.importorskip("numba")
-    mosaic, affine, mirror = Mosaic(160), RandomAffine(20, (0.1, 0.1), (0.5, 1.5)), HorizontalFlip()
+    mosaic, affine, mirror = Mosaic(160, images=images), RandomAffine(20, (0.1, 0.1), (0.5, 1.5)), HorizontalFlip()
     final, samples, window = (mosaic, *[affine] * warps, mirror), [7, 1, 4], (60, 70)
     recipe = Recipe([Decode(), RandomCrop(window), HorizontalFlip(name="turn"), *final], Output(160), "mosaic")
     taken = take_pictures(masked(tmp_path), recipe, samples, reuse_factor=2, seed=3)
@@ -199,6 +200,8 @@ def test_parts_of_a_mosaic_are_where_the_plan_puts_their_samples(warps: bool, tm
             y, x = drawn["mosaic"]["centre"][row]
             for place, (_, outline) in enumerate(parts):
                 left, top = x - 70 * (place % 2 == 0), y - 60 * (place < 2)
+                if images == 9:
+                    left, top = x - 35 + 70 * ((place + 1) % 3 - 1), y - 30 + 60 * ((place + 4) % 9 // 3 - 1)
                 corners = [[left, top, 1], [left + 70, top, 1], [left + 70, top + 60, 1], [left, top + 60, 1]]
                 wanted = (np.array(corners) @ np.linalg.inv(back[row]).T)[:, :2]
                 if drawn["flip"]["mirror"][row]:

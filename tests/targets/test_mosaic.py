@@ -1,8 +1,9 @@
-"""A mosaic shows four partial images of its batch, with what belongs to each, whatever the store and the ranks."""
+"""A mosaic shows four or nine partial images of its batch, with what belongs to each, whatever store and ranks."""
 
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,13 @@ from tests.targets.scenes import COLOURS, COUNT, boxed, boxes_of, coordinates, m
 SIZE, FILL = 160, 7
 MOSAIC = Mosaic((SIZE, SIZE + 20), fill=FILL)
 
+four_and_nine = pytest.mark.parametrize("mosaic", [MOSAIC, replace(MOSAIC, images=9)], ids=["four", "nine"])
 
-def recipe_of(*stages: Stage, before: tuple[Stage, ...] = (), size: Any = (SIZE, SIZE + 20)) -> Recipe:
-    return Recipe([Decode(), *before, MOSAIC, *stages], Output(size, mean=0.0, std=1.0), split="mosaic")
+
+def recipe_of(
+    *stages: Stage, before: tuple[Stage, ...] = (), size: Any = (SIZE, SIZE + 20), mosaic: Mosaic = MOSAIC
+) -> Recipe:
+    return Recipe([Decode(), *before, mosaic, *stages], Output(size, mean=0.0, std=1.0), split="mosaic")
 
 
 def refurbish(**options: Any) -> Refurbish:
@@ -65,21 +70,30 @@ def levels(images: torch.Tensor) -> NDArray[np.int64]:
 
 
 def pasted(images: list[NDArray[np.uint8]], row: int, column: int) -> NDArray[np.uint8]:
-    """Four images around a point, pixel by pixel."""
-    made = np.full((SIZE, SIZE + 20, 3), FILL, np.uint8)
-    for part, image in enumerate(images):
+    """Four images around a point, or the first of nine with its middle there and the others around, pixel by pixel."""
+    made, high, wide, places = np.full((SIZE, SIZE + 20, 3), FILL, np.uint8), 0, 0, ["NW", "NE", "SW", "SE"]
+    if len(images) == 9:
+        places = [".", "E", "SW", "S", "SE", "NW", "N", "NE", "W"]
+        high = max(images[places.index(each)].shape[0] for each in "W.E")
+        wide = max(images[places.index(each)].shape[1] for each in "N.S")
+    for place, image in zip(places, images, strict=True):
         height, width = image.shape[:2]
-        top, left = row - height if part < 2 else row, column - width if part % 2 == 0 else column
+        top, left = row - height // 2, column - width // 2
+        if place[0] in "NS":
+            top = row - high // 2 + (high if place[0] == "S" else -height)
+        if place[-1] in "WE":
+            left = column - wide // 2 + (wide if place[-1] == "E" else -width)
         for y in range(max(top, 0), min(top + height, SIZE)):
             for x in range(max(left, 0), min(left + width, SIZE + 20)):
                 made[y, x] = image[y - top, x - left]
     return made
 
 
-def test_it_is_four_images_of_the_batch_around_a_point(tmp_path: Path) -> None:
+@four_and_nine
+def test_it_is_images_of_the_batch_around_a_point(mosaic: Mosaic, tmp_path: Path) -> None:
     """Their versions are those that the batch serves, flipped as drawn for these; the numbers are the serving's."""
     flip, planner = HorizontalFlip(), refurbish()
-    source, recipe = masked(tmp_path), recipe_of(before=(flip,))
+    source, recipe = masked(tmp_path), recipe_of(before=(flip,), mosaic=mosaic)
     batches = iter(served(source, recipe, planner, MemoryStore(), epochs=4))
     chosen = set()
     for epoch in range(4):
@@ -88,7 +102,7 @@ def test_it_is_four_images_of_the_batch_around_a_point(tmp_path: Path) -> None:
             sides = np.array(sizes())[plan.indices].T
             given: Any = {"seed": 7, "indices": plan.indices, "heights": sides[0], "widths": sides[1]}
             mirror = draw((flip,), numbers=plan.version, **given)[0]["flip"]["mirror"]
-            drawn = draw((MOSAIC,), numbers=plan.serving, **given)[0]["mosaic"]
+            drawn = draw((mosaic,), numbers=plan.serving, **given)[0]["mosaic"]
             partial = [coordinates(*sizes()[index]) for index in plan.indices.tolist()]
             partial = [image[:, ::-1] if mirrored else image for image, mirrored in zip(partial, mirror, strict=True)]
             for row, image in enumerate(levels(images)):
@@ -109,8 +123,10 @@ def assert_same(ones: Any, others: Any) -> None:
 
 
 @pytest.mark.weekly  # What finds the images is that of all such stages, see test_partners.
-def test_neither_store_nor_groups_nor_threads_change_it(tmp_path: Path) -> None:
-    source, recipe = masked(tmp_path), recipe_of(RandomCrop(80), before=(HorizontalFlip(),), size=80)
+@four_and_nine
+def test_neither_store_nor_groups_nor_threads_change_it(mosaic: Mosaic, tmp_path: Path) -> None:
+    source = masked(tmp_path)
+    recipe = recipe_of(RandomCrop(80), before=(HorizontalFlip(),), size=80, mosaic=mosaic)
     for batch_size in (1, 2, 5):
         planner = refurbish(batch_size=batch_size)
         alone = served(source, recipe, planner)
@@ -120,8 +136,10 @@ def test_neither_store_nor_groups_nor_threads_change_it(tmp_path: Path) -> None:
             assert_same(alone, served(source, recipe, planner, MemoryStore(max_bytes=2**17)))
 
 
-def test_a_training_goes_on_at_any_batch_with_the_same_mosaics(tmp_path: Path) -> None:
-    source, recipe, planner = masked(tmp_path), recipe_of(before=(HorizontalFlip(),)), refurbish(batch_size=5)
+@four_and_nine
+def test_a_training_goes_on_at_any_batch_with_the_same_mosaics(mosaic: Mosaic, tmp_path: Path) -> None:
+    recipe = recipe_of(before=(HorizontalFlip(),), mosaic=mosaic)
+    source, planner = masked(tmp_path), refurbish(batch_size=5)
     states = []
     with Loader(source, recipe, planner, MemoryStore()) as loader:
         wanted = []
@@ -135,9 +153,10 @@ def test_a_training_goes_on_at_any_batch_with_the_same_mosaics(tmp_path: Path) -
             assert_same([next(iter(loader))], [wanted[place + 1]])
 
 
-def test_ranks_together_serve_what_one_process_would(tmp_path: Path) -> None:
+@four_and_nine
+def test_ranks_together_serve_what_one_process_would(mosaic: Mosaic, tmp_path: Path) -> None:
     """Partners are of the sample's own shard."""
-    source, recipe = masked(tmp_path), recipe_of(RandomCrop(80), size=80)
+    source, recipe = masked(tmp_path), recipe_of(RandomCrop(80), size=80, mosaic=mosaic)
     planner = refurbish(batch_size=8, shards=4)
     whole = served(source, recipe, planner, MemoryStore())
     for world_size in (2, 4):
@@ -146,8 +165,9 @@ def test_ranks_together_serve_what_one_process_would(tmp_path: Path) -> None:
         assert_same(whole, together)
 
 
-def test_a_partial_image_is_computed_once_for_all_that_show_it(tmp_path: Path) -> None:
-    with Loader(masked(tmp_path), recipe_of(), Standard(COUNT, batch_size=6)) as loader:
+@four_and_nine
+def test_a_partial_image_is_computed_once_for_all_that_show_it(mosaic: Mosaic, tmp_path: Path) -> None:
+    with Loader(masked(tmp_path), recipe_of(mosaic=mosaic), Standard(COUNT, batch_size=6)) as loader:
         for _ in loader:
             pass
         assert loader.stats().misses == COUNT
@@ -162,13 +182,14 @@ def test_a_partial_image_is_computed_once_for_all_that_show_it(tmp_path: Path) -
     ],
 )
 @pytest.mark.parametrize("before", [(), (HorizontalFlip(name="turn"),), (RandomCrop(80, name="window"),)])
+@four_and_nine
 def test_a_mask_is_where_its_image_is(
-    stages: tuple[Stage, ...], most: float, before: tuple[Stage, ...], tmp_path: Path
+    stages: tuple[Stage, ...], most: float, before: tuple[Stage, ...], mosaic: Mosaic, tmp_path: Path
 ) -> None:
     size = 80 if stages else (SIZE, SIZE + 20)
     seen = 0
     for images, masks in served(
-        masked(tmp_path), recipe_of(*stages, before=before, size=size), refurbish(), MemoryStore()
+        masked(tmp_path), recipe_of(*stages, before=before, size=size, mosaic=mosaic), refurbish(), MemoryStore()
     ):
         image, mask = levels(images), masks.numpy()
         shown, filled = image[..., 2] == 255, mask == 255
@@ -180,9 +201,10 @@ def test_a_mask_is_where_its_image_is(
     assert seen > 100_000
 
 
-@pytest.mark.parametrize("stages", [(), (RandomCrop(80), HorizontalFlip())])
-def test_boxes_outlines_keypoints_and_masks_of_all_four_are_around_what_they_were_around(
-    stages: tuple[Stage, ...], tmp_path: Path
+@pytest.mark.parametrize("stages", [(), (RandomCrop(120), HorizontalFlip())])
+@four_and_nine
+def test_boxes_outlines_keypoints_and_masks_of_all_images_are_around_what_they_were_around(
+    stages: tuple[Stage, ...], mosaic: Mosaic, tmp_path: Path
 ) -> None:
     corners = [
         [[[left, top], [right, top], [right, bottom], [left, bottom]] for left, top, right, bottom in boxes_of(number)]
@@ -196,7 +218,7 @@ def test_boxes_outlines_keypoints_and_masks_of_all_four_are_around_what_they_wer
     }
     files = FileList([tmp_path / f"{number}.png" for number in range(COUNT)], [0] * COUNT)
     source = Annotated(files, {**boxed(tmp_path).annotations, **more})  # type: ignore[dict-item]
-    recipe, told, together = recipe_of(*stages, size=80 if stages else (SIZE, SIZE + 20)), 0, 0
+    recipe, told, together = recipe_of(*stages, size=120 if stages else (SIZE, SIZE + 20), mosaic=mosaic), 0, 0
     for images, targets in served(source, recipe, refurbish(), MemoryStore()):
         for image, target in zip(levels(images), targets, strict=True):
             objects = len(target["boxes"])
@@ -237,6 +259,8 @@ def test_boxes_outlines_keypoints_and_masks_of_all_four_are_around_what_they_wer
         ),
         (lambda: Mosaic(0), "mosaic: size must be"),
         (lambda: Mosaic(8, fill=300), "mosaic: fill must be"),
+        (lambda: Mosaic(8, images=5), "mosaic: images must be 4 or 9, got 5: 4 is usual"),
+        (lambda: Mosaic(8, images=9.0), "mosaic: images must be 4 or 9, got 9.0: 4 is usual"),  # type: ignore[arg-type]
     ],
 )
 def test_it_is_refused_elsewhere_than_first_behind_the_split(make: Any, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Stages of several images of a batch: Mosaic puts four into one, MixUp blends two, CopyPaste pastes objects."""
+"""Stages of several images of a batch: Mosaic puts some into one, MixUp blends two, CopyPaste pastes objects."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes
 from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, SizedStage, Stage, check_fill, fill_levels
+from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import BETA_DRAWS, beta, generator
 
@@ -54,32 +55,48 @@ class PartnerStage(Stage):
 
 @dataclass(frozen=True)
 class Mosaic(PartnerStage, SizedStage):
-    """Put four images around a random point: the sample's own above on the left, and three others of its batch.
+    """Put images around a random point: the sample's own, and three or eight others of its batch.
 
-    Each touches that point with a corner, keeps its size, and is cut off where the result ends; beyond it is `fill`.
-    The point is in the middle half of either side. So it is made in many a detector's training, at twice the side of
-    what a crop, or an affine map and a crop, leave of it (A. Bochkovskiy et al., YOLOv4, 2020).
+    Each keeps its size, and is cut off where the result ends; where none is there is `fill`. The point is in the middle
+    half of either side. So it is made in many a detector's training, at twice the side of what a crop, or an affine map
+    and a crop, leave of it (A. Bochkovskiy et al., YOLOv4, 2020).
 
-    It is the first stage behind the split: a partial image serves in its own row and in those of three others, on
-    average, so that even without reuse a mosaic costs one partial image and not four. The others are drawn anew at each
-    use, among the other rows of the batch (of the sample's shard, where there are several), and one may come twice.
-    Boxes, masks and other targets of all four are the row's; labels are those of its own image. It is done by kernels,
-    on the CPU.
+    Of four images each touches the point with a corner, the own one from above on the left. Of nine the own one has the
+    point in its middle, and the others are around it, in three rows and three columns. The row in the middle is as high
+    as the highest image in it, and the column as wide as the widest: images there have their middles on the point's
+    line, and those beyond touch it.
+
+    It is the first stage behind the split: a partial image serves in its own row and in those of three or eight others,
+    on average, so that even without reuse a mosaic costs one partial image and not four or nine. The others are drawn
+    anew at each use, among the other rows of the batch (of the sample's shard, where there are several), and one may
+    come twice. Boxes, masks and other targets of all images are the row's; labels are those of its own one. It is done
+    by kernels, on the CPU.
 
     Attributes:
         size: Side of the result in pixels, or its height and width.
         fill: Level 0 .. 255, or one for each of 3 channels, where there is no image.
+        images: Number of images, 4 or 9.
     """
 
     fill: Fill = 114
+    images: int = 4
     name: str = "mosaic"
-
-    partners: ClassVar[int] = 3
-    num_uniforms: ClassVar[int] = 2 + partners
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_fill(f"{self.name}: fill", self.fill)
+        fits = type(self.images) is int and self.images in (4, 9)
+        require(fits, f"{self.name}: images", "4 or 9", self.images, "4 is usual")
+
+    @property
+    def partners(self) -> int:  # type: ignore[override]
+        """All images but the own one."""
+        return self.images - 1
+
+    @property
+    def num_uniforms(self) -> int:  # type: ignore[override]
+        """Two for the point, and one for each partner."""
+        return 2 + self.partners
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
@@ -96,36 +113,61 @@ class Mosaic(PartnerStage, SizedStage):
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-        """Four images are copied."""
-        levels = fill_levels(self.fill)
+        """Images are copied; what is given of partners is found by its address, so it must be kept until then."""
+        levels, side = fill_levels(self.fill), self._side
 
         def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
-            numbers[:, :2], numbers[:, 2:5] = parameters["centre"], levels
-            numbers[:, 5:14] = parameters["partners"].reshape(len(numbers), -1)
+            others = parameters["partners"]
+            every = np.concatenate([np.stack(sizes, axis=1)[:, None], others[..., 1:]], axis=1)
+            numbers[:, :2], numbers[:, 5:7], _ = self._middle_and_starts(parameters["centre"][:, None], every)
+            numbers[:, 2:5], numbers[:, 7] = levels, side
+            numbers[:, 8] = others.__array_interface__["data"][0] + others.strides[0] * np.arange(len(others))
 
         return [KernelCall(["partners.mosaic"], write)]
 
     def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
         """Say where the sample's own image is; see `Stage.matrices`."""
-        return self.part_matrices(np.zeros(len(heights), np.int64), parameters, heights, widths)
+        return self.part_matrices(1, parameters, heights, widths)
 
     def part_matrices(
-        self, parts: NDArray[np.int64], parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]
+        self, parts: int, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]
     ) -> Maps:
-        """Say where an image of each row is, of these heights and widths in pixels, (n,).
+        """Say where images are, of these heights and widths in pixels, (n,).
 
         Args:
-            parts: Which of the images, (n,): 0 is the sample's own, above on the left, then from left to right.
-            parameters: What `draw` returned.
+            parts: How many images of each result there are, one after the other: 1, the sample's own, or all. They are
+                in the order of lines of text that begins with the own one, and goes on at the first one.
+            parameters: What `draw` returned, for each of the images.
             heights: Heights of these images.
             widths: Widths of these images.
 
         Returns:
             Maps from coordinates in the result to those in the image, (n, 3, 3).
         """
-        rows, columns = np.asarray(parameters["centre"], np.float64).reshape(-1, 2).T
-        left, top = np.where(parts % 2 == 0, columns - widths, columns), np.where(parts < 2, rows - heights, rows)
-        return placed(-np.stack([left, top], axis=1))
+        sizes = np.stack([heights, widths], axis=1, dtype=np.float64).reshape(-1, parts, 2)
+        *_, starts = self._middle_and_starts(parameters["centre"].reshape(-1, parts, 2)[:, :1], sizes)
+        return placed(-starts[..., ::-1].reshape(-1, 2))
+
+    @property
+    def _side(self) -> int:
+        """How many images are above each other."""
+        return math.isqrt(self.images)
+
+    def _middle_and_starts(self, centres: NDArray[Any], sizes: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        """Return where row and column in the middle begin, and where they end, (n, 2), and where images do, (n, k, 2).
+
+        Args:
+            centres: The points, (n, 1, 2).
+            sizes: Heights and widths of the first images of each result, (n, k, 2).
+        """
+        side = self._side
+        places = (np.arange(sizes.shape[1]) + 4 * (side - 2)) % self.images
+        # -1 is before the middle, 0 in it, 1 beyond; of four images none is in it.
+        bands = np.stack(np.divmod(places, side), axis=1) * (4 - side) - 1
+        middle = np.where(bands == 0, sizes, 0).max(axis=1, keepdims=True)
+        first = centres - middle // 2
+        starts = np.where(bands < 0, first - sizes, np.where(bands > 0, first + middle, centres - sizes // 2))
+        return first[:, 0], (first + middle)[:, 0], starts
 
 
 class PairStage(PartnerStage):

@@ -1,4 +1,4 @@
-"""Kernels that make one image of several; numbers have the address, height and width of each other one."""
+"""Kernels that make one image of several; of each other one they are given address, height and width."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _filled(out: Any, start: Any, stop: Any, numbers: Any) -> None:
 
 
 @compiled
-def _quarter(image: Any, size: Any, place: Any, rows: Any, span: Any, columns: Any, numbers: Any, out: Any) -> None:
-    """Write a quarter of the result: rows and columns, first and end, where an image of a size begins at a place."""
+def _part(image: Any, size: Any, place: Any, rows: Any, span: Any, columns: Any, numbers: Any, out: Any) -> None:
+    """Write a part of the result: rows and columns, first and end, where an image of a size begins at a place."""
     (height, width), (top, left), (first, end), (start, stop) = size, place, rows, span
     shown, hidden = max(start, left), min(stop, left + width)
     for y in range(first, end):
@@ -35,22 +35,36 @@ def _quarter(image: Any, size: Any, place: Any, rows: Any, span: Any, columns: A
             _filled(out, line + hidden, line + stop, numbers)
 
 
+@compiled
+def _band(band: Any, side: Any, first: Any, last: Any, length: Any, size: Any) -> Any:
+    """Return where a band of the result begins and ends, of 2 or 3, and where an image of a size in it begins."""
+    if band == 0:
+        return (0, first), first - size
+    if band == side - 1:
+        return (last, length), last
+    return (max(first, 0), min(last, length)), first + (last - first) // 2 - size // 2
+
+
 @kernel()
 def mosaic(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, out: Any) -> None:
-    """Put the image, and three more, around a point.
+    """Put the image, and three or eight more, around a point, in two or three bands of rows and of columns.
 
-    The numbers are the point's row and column, the fill's levels, and of each other image address, height and width.
+    The numbers are row and column where the bands in the middle begin, the fill's levels, row and column where these
+    bands end, how many bands there are, and the address of what is given of the others. Two have none in the middle.
     """
-    row, column = int(numbers[0]), int(numbers[1])
-    for part in range(4):
+    top_cut, left_cut, low_cut, right_cut = int(numbers[0]), int(numbers[1]), int(numbers[5]), int(numbers[6])
+    side = int(numbers[7])
+    count = side * side
+    others = memory(np.int64(numbers[8]), (count - 1, 3), np.float64)
+    for part in range(count):
         source, its_height, its_width = image, height, width
         if part > 0:
-            at = 2 + 3 * part
-            its_height, its_width = np.int64(numbers[at + 1]), np.int64(numbers[at + 2])
-            source = memory(np.int64(numbers[at]), (3 * its_height * its_width,), np.uint8)
-        rows, top = ((0, row), row - its_height) if part < 2 else ((row, lines), row)
-        span, left = ((0, column), column - its_width) if part % 2 == 0 else ((column, columns), column)
-        _quarter(source, (its_height, its_width), (top, left), rows, span, columns, numbers, out)
+            its_height, its_width = np.int64(others[part - 1, 1]), np.int64(others[part - 1, 2])
+            source = memory(np.int64(others[part - 1, 0]), (3 * its_height * its_width,), np.uint8)
+        place = (part + 4 * (side - 2)) % count
+        rows, top = _band(place // side, side, top_cut, low_cut, lines, its_height)
+        span, left = _band(place % side, side, left_cut, right_cut, columns, its_width)
+        _part(source, (its_height, its_width), (top, left), rows, span, columns, numbers, out)
 
 
 @kernel()

@@ -36,7 +36,7 @@ import numpy as np
 import stock_dali
 import workers
 from claims import Claim, Spread, claim_table, say, table_of
-from competitors.rows import CROP_AND_FLIP, WITH_MASKS, WITH_OBJECTS
+from competitors.rows import CROP_AND_FLIP, MOSAIC, VOLUMES, WITH_MASKS, WITH_OBJECTS
 from experiment import Experiment, Options
 from harness import Contender, Slice
 from loaders import STANDARD, LoaderTurns, Loading, default_placement, reuse
@@ -77,7 +77,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
     there = workers.available(options.competitors)
     rows: dict[bool, dict[str, list[workers.Tried]]] = {True: {}, False: {}}
     for row, settings in there.settings.items():
-        if row.endswith((WITH_MASKS, WITH_OBJECTS)):
+        if row.endswith((WITH_MASKS, WITH_OBJECTS, MOSAIC, VOLUMES)):
             continue
         rows[row.endswith(CROP_AND_FLIP)][row] = settings
     compared = [take_turns(config, options, rows[False], our_loaders, (True, False))]
@@ -185,7 +185,7 @@ def ours_name(order: Order, reuse_factor: int) -> str:
 def claims(slices: Sequence[Slice]) -> list[Claim]:
     """Divide figures of one round by each other; what did not run is left out."""
     speeds = harness.speeds_of(slices)
-    loaders = [name for name in speeds if name.startswith(DATA_LOADER)]
+    loaders = [name for name in speeds if name.startswith(DATA_LOADER) and not name.endswith(CROP_AND_FLIP)]
     better = "the better DataLoader"
     of_all = {**speeds, better: np.max([speeds[name] for name in loaders], axis=0).tolist()} if loaders else speeds
     rivals = [name for name in (stock_dali.NEAREST, stock_dali.DEFAULT, better) if name in of_all]

@@ -65,11 +65,13 @@ class Available:
     Attributes:
         settings: To be tried, for each row that can run.
         missing: Why the others cannot.
+        facts: Of each row that can run: what it "resumes", and what is "kept", see `competitors.rows.Row`.
         versions: Of the packages.
     """
 
     settings: dict[str, list[Tried]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, dict[str, str]] = field(default_factory=dict)
     versions: dict[str, str | None] = field(default_factory=dict)
 
 
@@ -95,6 +97,7 @@ def available(python: Path = PYTHON) -> Available:
             if not row["missing"]
         },
         missing={name: row["missing"] for name, row in rows if row["missing"]},
+        facts={name: row["facts"] for name, row in rows if not row["missing"]},
         versions=told["versions"],
     )
 
@@ -296,4 +299,4 @@ def _worked_s(pid: int) -> float:
 def _environment() -> dict[str, str]:
     """Return ours, with the libraries that the competitors' environment brings, and without our packages."""
     ours = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
-    return {**ours, "LD_LIBRARY_PATH": build.library_path()}
+    return {**ours, **build.variables()}

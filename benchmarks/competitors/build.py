@@ -36,7 +36,10 @@ _WANTED = {
     "MONAI": ["--no-deps", "monai==1.6.*"],
     "nibabel, for MONAI's volumes": ["nibabel==5.*"],
     "Kornia, on a GPU": ["kornia>=0.8"],
-    "what Slipstream needs": [_TORCH, "numba==0.68.*", "litdata==0.2.*", "tqdm"],
+    "Grain": ["grain==0.2.18"],
+    "what albumentations needs": ["pydantic==2.*", "PyYAML==6.*", "scipy==1.*", "simsimd==6.*", "stringzilla==3.*"],
+    "albumentations": ["--no-deps", "albumentations==2.0.8", "albucore==0.0.24"],
+    "LitData, and what Slipstream needs": [_TORCH, "numba==0.68.*", "litdata==0.2.76", "tqdm"],
     "Slipstream": ["--no-deps", "--no-cache-dir", f"visionlab-slipstream @ {_SLIPSTREAM}"],
     "what FFCV needs": ["assertpy", "fastargs", "numba==0.68.*", "opencv-python-headless", "psutil", "terminaltables"],
     "FFCV": ["--no-deps", "ffcv==1.0.2"],
@@ -47,7 +50,7 @@ def main() -> int:
     """Make the environment and tell what is in it; fail only if it would be useless."""
     described = argparse.RawDescriptionHelpFormatter
     argparse.ArgumentParser(description=__doc__, formatter_class=described).parse_args()
-    venv.create(ENVIRONMENT, with_pip=True)
+    venv.create(ENVIRONMENT.resolve(), with_pip=True)  # where that is a link, too
     failed = [name for name, arguments in _WANTED.items() if not _install(name, arguments)]
     _link_ffmpeg()
     done = _python(str(HERE / "worker.py"), "--list", "1")
@@ -55,11 +58,10 @@ def main() -> int:
     return 1 if "torch" in failed or done.returncode else 0
 
 
-def library_path() -> str:
-    """Return where SPDL finds the libraries of FFmpeg, for LD_LIBRARY_PATH."""
-    return ":".join(
-        str(folder) for folder in (ENVIRONMENT / "ffmpeg", *ENVIRONMENT.glob("lib/*/site-packages/av.libs"))
-    )
+def variables() -> dict[str, str]:
+    """Return variables by which SPDL finds the libraries of FFmpeg, and `worker.py` the other files here."""
+    folders = (ENVIRONMENT / "ffmpeg", *ENVIRONMENT.glob("lib/*/site-packages/av.libs"))
+    return {"LD_LIBRARY_PATH": ":".join(map(str, folders)), "PYTHONPATH": str(HERE.parent)}
 
 
 def _install(name: str, arguments: list[str]) -> bool:
@@ -87,7 +89,7 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
         [ENVIRONMENT / "bin" / "python", *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, "LD_LIBRARY_PATH": library_path()},
+        env={**os.environ, **variables()},
         check=False,
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rows import SHORTER, WITH_MASKS, DataLoaderRow, Job, Row
+from competitors.data_loaders import DataLoaderRow
+from competitors.rows import SHORTER, WITH_MASKS, Job, Row
 
 
 class MaskedRow(DataLoaderRow):
@@ -15,7 +16,7 @@ class MaskedRow(DataLoaderRow):
         reference: Whether they are those of torchvision's reference, not a random resized crop and a flip.
     """
 
-    packages = ("torch", "PIL", "torchvision_v2")
+    packages = ("torch", "PIL", "competitors.torchvision_v2")
 
     def __init__(self, reference: bool) -> None:
         super().__init__("tensor")
@@ -23,7 +24,7 @@ class MaskedRow(DataLoaderRow):
 
     def _samples(self, job: Job) -> Any:
         import torch
-        import torchvision_v2 as tv
+        from competitors import torchvision_v2 as tv
         from PIL import Image
         from torchvision import tv_tensors
 
@@ -54,7 +55,7 @@ class MaskedRow(DataLoaderRow):
 
 
 def _decoded(path: str) -> Any:
-    import torchvision_v2 as tv
+    from competitors import torchvision_v2 as tv
 
     return tv.v2.functional.pil_to_tensor(tv.decode(path))
 

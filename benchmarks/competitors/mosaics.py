@@ -7,7 +7,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from rows import ANNOTATIONS, MOSAIC, DataLoaderRow, Job, Row, Setting
+from competitors.data_loaders import DataLoaderRow
+from competitors.rows import ANNOTATIONS, MOSAIC, Job, Row, Setting
 
 _FILL, _SHORTER = 114, 480
 

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rows import ANNOTATIONS, WITH_OBJECTS, DataLoaderRow, Job, Row
+from competitors.data_loaders import DataLoaderRow
+from competitors.rows import ANNOTATIONS, WITH_OBJECTS, Job, Row
 
 
 class DetectionRow(DataLoaderRow):
@@ -16,7 +17,7 @@ class DetectionRow(DataLoaderRow):
     dictionaries, as the reference's `collate_fn` makes it.
     """
 
-    packages = ("torch", "PIL", "torchvision_v2", "pycocotools")
+    packages = ("torch", "PIL", "competitors.torchvision_v2", "pycocotools")
 
     def __init__(self) -> None:
         super().__init__("tensor")
@@ -28,7 +29,7 @@ class DetectionRow(DataLoaderRow):
 
     def _samples(self, job: Job) -> Any:
         import torch
-        import torchvision_v2 as tv
+        from competitors import torchvision_v2 as tv
         from pycocotools import mask as coco
         from torchvision import tv_tensors
 
@@ -74,7 +75,7 @@ class DetectionRow(DataLoaderRow):
 
 
 def _decoded(path: str) -> Any:
-    import torchvision_v2 as tv
+    from competitors import torchvision_v2 as tv
 
     return tv.v2.functional.pil_to_tensor(tv.decode(path))
 

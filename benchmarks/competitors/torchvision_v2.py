@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -86,18 +87,19 @@ class FixedSizeCrop(v2.Transform):  # type: ignore[misc]
         return v2.functional.pad(made, params["padding"], fill=fill) if any(params["padding"]) else made
 
 
-def decode(path: str | Path) -> Image.Image:
-    """Decode a file with Pillow."""
-    with Image.open(path) as image:
+def decode(file: str | Path | bytes) -> Image.Image:
+    """Decode a file, or what it has, with Pillow."""
+    with Image.open(BytesIO(file) if isinstance(file, bytes) else file) as image:
         return image.convert("RGB")
 
 
-def decode_tensor(path: str | Path) -> torch.Tensor:
-    """Decode a file to (3, H, W) uint8: with TurboJPEG, to Pillow's pixels; what it cannot read, with Pillow."""
+def decode_tensor(file: str | Path | bytes) -> torch.Tensor:
+    """Decode a file or its bytes to (3, H, W) uint8, to Pillow's pixels: with TurboJPEG, where it fails with Pillow."""
     try:
-        pixels = turbojpeg().decode(Path(path).read_bytes(), pixel_format=0)  # RGB
+        encoded = file if isinstance(file, bytes) else Path(file).read_bytes()
+        pixels = turbojpeg().decode(encoded, pixel_format=0)  # RGB
     except OSError:
-        return v2.functional.pil_to_tensor(decode(path))
+        return v2.functional.pil_to_tensor(decode(file))
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 

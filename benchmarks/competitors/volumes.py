@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rows import CUBES, HOUNSFIELD, MASK, NIFTI, REPLACED, VOLUMES, DataLoaderRow, Job, Setting, _shuffled
+from competitors.data_loaders import DataLoaderRow
+from competitors.rows import CUBES, HOUNSFIELD, MASK, NIFTI, REPLACED, VOLUMES, Job, Setting, shuffled
 
 
 class VolumesRow(DataLoaderRow):
@@ -26,7 +27,7 @@ class VolumesRow(DataLoaderRow):
 
     def batches(self, job: Job) -> Iterator[Any]:
         """Serve an epoch without end."""
-        sampler = _shuffled(len(job.files))
+        sampler = shuffled(len(job.files))
         loader = _loader(self._samples(job), job, sampler=sampler, persistent_workers=True)
         return (batch["image"] for batch in loader)
 
@@ -38,6 +39,8 @@ class VolumesRow(DataLoaderRow):
 
 class CachedVolumesRow(VolumesRow):
     """A `CacheDataset`; its cached volumes are not copied, as nothing here changes them."""
+
+    kept = "decoded images"
 
     def settings(self, cores: int) -> list[Setting]:
         """List a thread, whose operations take one core or all, and processes.
@@ -63,7 +66,7 @@ class CachedVolumesRow(VolumesRow):
 
     def batches(self, job: Job) -> Iterator[Any]:
         """Cache all volumes, then serve an epoch without end."""
-        sampler = _shuffled(len(job.files))
+        sampler = shuffled(len(job.files))
         loader = _loader(self._samples(job), job, sampler=sampler, persistent_workers=job.setting["workers"] > 0)
         return (batch["image"] for batch in loader)
 

@@ -15,14 +15,11 @@ import sys
 import warnings
 from importlib import metadata
 
-from masks import ROWS as MASKED_ROWS
-from mosaics import ROWS as MOSAIC_ROWS
-from objects import ROWS as OBJECT_ROWS
-from rows import ROWS as IMAGE_ROWS
-from rows import Job, Row
-from volumes import ROWS as VOLUME_ROWS
+from competitors import data_loaders, formats, masks, mosaics, objects, streams, volumes
+from competitors.rows import Job, Row
 
-ROWS: dict[str, Row] = IMAGE_ROWS | MASKED_ROWS | MOSAIC_ROWS | OBJECT_ROWS | VOLUME_ROWS
+IMAGE_ROWS: dict[str, Row] = data_loaders.ROWS | streams.ROWS | formats.ROWS
+ROWS: dict[str, Row] = IMAGE_ROWS | masks.ROWS | mosaics.ROWS | objects.ROWS | volumes.ROWS
 
 _NAMED = (
     "torch",
@@ -31,12 +28,15 @@ _NAMED = (
     "PyTurboJPEG",
     "pycocotools",
     "spdl",
+    "grain",
     "monai",
     "nibabel",
     "visionlab-slipstream",
+    "litdata",
     "ffcv",
     "numba",
     "opencv-python-headless",
+    "albumentations",
 )
 
 
@@ -49,17 +49,22 @@ def main() -> int:
         answers.write(json.dumps(available(int(sys.argv[2]))) + "\n")
         return 0
     job = Job(**json.loads(sys.stdin.readline()))
-    batches = ROWS[job.row].batches(job)
+    row = ROWS[job.row]
+    batches = row.batches(job)
     answers.write("ready\n")
     for _ in sys.stdin:
         answers.write(f"{len(next(batches))}\n")
     answers.flush()
+    row.close()
     # Worker processes and threads of the libraries end with this one; asked to end, some take seconds.
     os._exit(0)
 
 
 def available(cores: int) -> dict[str, object]:
-    """Tell for each row its settings, with the batches made ahead and those of a rotation, or why it cannot run."""
+    """Tell for each row its settings, with the batches made ahead and those of a rotation, or why it cannot run.
+
+    And what it resumes, and what it keeps.
+    """
     rows = {}
     for name, row in ROWS.items():
         missing = row.missing()
@@ -68,6 +73,7 @@ def available(cores: int) -> dict[str, object]:
             "missing": missing,
             "settings": settings,
             "made_ahead": [row.made_ahead(setting) for setting in settings],
+            "facts": {"resumes": row.resumes, "kept": row.kept},
             "rotation": [row.rotation(setting) for setting in settings],
         }
     return {"rows": rows, "versions": {name: _version(name) for name in _NAMED}}

@@ -1,8 +1,8 @@
-"""Competitors in PyTorch's DataLoader: torchvision's v2, MONAI's data sets, OpenCV, albumentations."""
+"""Competitors that read the files themselves: PyTorch's DataLoader with whatever data set, SPDL, Grain."""
 
 from __future__ import annotations
 
-import math
+import io
 import random
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -15,11 +15,10 @@ from competitors.rows import (
     Row,
     Samples,
     Setting,
-    decoded,
+    failure,
     from_one_to_two,
     kept_folder,
     shuffled,
-    tensor_decoder,
 )
 
 
@@ -31,8 +30,7 @@ class DataLoaderRow(Row):
     """
 
     packages = ("torch", "PIL", "competitors.torchvision_v2")
-    resumes = "no"
-    kept = "nothing"
+    resumes, kept = "no", "nothing"
     collate: Callable[[Any], Any] | None = None
 
     def __init__(self, images: str) -> None:
@@ -40,7 +38,7 @@ class DataLoaderRow(Row):
 
     def settings(self, cores: int) -> list[Setting]:
         """List 1, 1.5 and 2 times as many processes as cores, each with 2 and 4 batches ahead."""
-        decoder = tensor_decoder() if self._images == "tensor" else self._images
+        decoder = _tensor_decoder() if self._images == "tensor" else self._images
         return [
             {"decoder": decoder, "workers": workers, "prefetch_factor": ahead}
             for workers in from_one_to_two(cores)
@@ -166,8 +164,105 @@ class SmartCacheRow(CacheRow):
         )
 
 
+class SpdlRow(Row):
+    """SPDL's pipeline of threads, with its own decoder or Pillow's."""
+
+    packages = ("torch", "PIL", "competitors.torchvision_v2", "spdl.pipeline")
+    resumes, kept = "no", "nothing"
+
+    def settings(self, cores: int) -> list[Setting]:
+        """List 1, 1.5 and 2 times as many threads as cores, with Pillow's decoder and its own."""
+        decoders = ["pillow"] if failure(_ffmpeg_decoder) else ["pillow", "spdl"]
+        return [{"decoder": decoder, "threads": threads} for decoder in decoders for threads in from_one_to_two(cores)]
+
+    def made_ahead(self, setting: Setting) -> int:
+        """Two batches in the sink, two before it, one in each stage's hands and one being gathered."""
+        return 8
+
+    def batches(self, job: Job) -> Iterator[Any]:
+        """Serve an epoch without end from one pipeline."""
+        import torch
+        from competitors import torchvision_v2 as tv
+        from spdl.pipeline import PipelineBuilder
+
+        torch.set_num_threads(1)
+        if job.setting["decoder"] == "spdl":
+            images, decode = "tensor", _ffmpeg_decoder()
+        else:
+            images, decode = "pillow", tv.decode
+        samples = Samples(job.files, job.labels, decode, tv.transforms(job.size, images))  # type: ignore[arg-type]
+        threads = job.setting["threads"]
+        pipeline = (
+            PipelineBuilder()
+            .add_source(shuffled(len(samples)))
+            .pipe(samples.__getitem__, concurrency=threads)
+            .aggregate(job.batch_size)
+            .pipe(torch.utils.data.default_collate)
+            .add_sink(2)
+            .build(num_threads=threads)
+        )
+        with pipeline.auto_stop():
+            for images, _ in pipeline.get_iterator():
+                yield images
+
+
+class GrainRow(DataLoaderRow):
+    """Grain's MapDataset, of which processes make whole batches in turn.
+
+    Torch's generator, from which torchvision draws, is seeded for each element by the one that Grain gives for it, so
+    that an iterator's state resumes exactly. In threads of one process all would draw from it at once.
+    """
+
+    packages = ("torch", "PIL", "competitors.torchvision_v2", "grain")
+    resumes = "exact"
+    _iterator: Any = None
+
+    def settings(self, cores: int) -> list[Setting]:
+        """List 1, 1.5 and 2 times as many processes as cores, with Pillow's decoder and the one for tensors."""
+        return [
+            {"decoder": decoder, "workers": workers, "buffer": 1}
+            for decoder in dict.fromkeys(("pillow", _tensor_decoder()))
+            for workers in from_one_to_two(cores)
+        ]
+
+    def made_ahead(self, setting: Setting) -> int:
+        """Those in a buffer of each process, one in its hands, and as many here, in its thread's."""
+        return int(setting["workers"] * 2 * (setting["buffer"] + 1))
+
+    def batches(self, job: Job) -> Iterator[Any]:
+        """Serve shuffled epochs that have no end."""
+        import grain
+        import torch
+
+        decode, transform = decoded(job, "tensor" if job.setting["decoder"] == "turbojpeg" else "pillow")
+
+        def randomly(sample: tuple[Any, int], rng: Any) -> tuple[Any, int]:
+            torch.manual_seed(int(rng.integers(2**63)))
+            return transform(sample[0]).numpy(), sample[1]
+
+        self._iterator = iter(
+            grain.MapDataset.source(list(zip(job.files, job.labels, strict=True)))
+            .seed(0)
+            .shuffle()
+            .repeat()
+            .map(lambda sample: (decode(sample[0]), sample[1]))
+            .random_map(randomly)
+            .to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0))
+            .batch(job.batch_size, drop_remainder=True)
+            .mp_prefetch(
+                grain.MultiprocessingOptions(job.setting["workers"], job.setting["buffer"]),
+                worker_init_fn=lambda *_: torch.set_num_threads(1),
+            )
+        )
+        return (torch.from_numpy(images) for images, _ in self._iterator)
+
+    def close(self) -> None:
+        """Remove batches from shared memory, where they would stay."""
+        self._iterator.close()
+
+
 class OpenCvRow(DataLoaderRow):
-    """OpenCV and NumPy: a window is resized by areas, which is nearest to anti-aliasing."""
+    """OpenCV and NumPy: torchvision's windows are resized by areas, which is nearest to anti-aliasing."""
 
     packages = ("torch", "numpy", "cv2")
 
@@ -192,7 +287,8 @@ class OpenCvRow(DataLoaderRow):
         mean, std = (255 * np.array(levels, np.float32)[:, None, None] for levels in (tv.MEAN, tv.STD))
 
         def transform(image: Any) -> Any:
-            top, left, height, width = _window(*image.shape[:2])
+            whole = torch.from_numpy(image).permute(2, 0, 1)
+            top, left, height, width = tv.v2.RandomResizedCrop.get_params(whole, (0.08, 1), (3 / 4, 4 / 3))
             window = image[top : top + height, left : left + width]
             made = cv2.resize(window, (size, size), interpolation=cv2.INTER_AREA)
             if random.random() < 0.5:
@@ -224,22 +320,43 @@ class AlbumentationsRow(OpenCvRow):
         return lambda image: composed()(image=image)["image"]
 
 
-def _window(height: int, width: int) -> tuple[int, int, int, int]:
-    """Draw a window of 0.08 .. 1 of an area, of 3:4 to 4:3, as torchvision does; all if none fits.
+def decoded(job: Job, images: str) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """Return what decodes a file, or what it has, as a job's setting says, and what makes a sample of that image."""
+    from competitors import torchvision_v2 as tv
 
-    Returns top, left, height, width.
-    """
-    for _ in range(10):
-        area, ratio = height * width * random.uniform(0.08, 1), (4 / 3) ** random.uniform(-1, 1)
-        high, wide = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
-        if 0 < high <= height and 0 < wide <= width:
-            return random.randint(0, height - high), random.randint(0, width - wide), high, wide
-    return 0, 0, height, width
+    decode = tv.decode_tensor if job.setting["decoder"] == "turbojpeg" else tv.decode
+    return decode, tv.transforms(job.size, images)  # type: ignore[arg-type]
+
+
+def _tensor_decoder() -> str:
+    """Name the fastest decoder there is for tensors, whose pixels are Pillow's."""
+    from competitors import torchvision_v2 as tv
+
+    return "pillow" if failure(tv.turbojpeg) else "turbojpeg"
+
+
+def _ffmpeg_decoder() -> Callable[[str], Any]:
+    """Return SPDL's decoder: a file's path in, (3, H, W) uint8 out; it fails here if FFmpeg's libraries are missing."""
+    import spdl.io
+    from PIL import Image
+
+    description = spdl.io.get_video_filter_desc(pix_fmt="rgb24")
+
+    def decode(path: str) -> Any:
+        frames = spdl.io.load_image(path, filter_desc=description)
+        return spdl.io.to_torch(frames).permute(2, 0, 1)
+
+    encoded = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(encoded, "PNG")
+    spdl.io.load_image(encoded.getvalue(), filter_desc=description)
+    return decode
 
 
 ROWS: dict[str, Row] = {
     "DataLoader, v2 on Pillow": DataLoaderRow("pillow"),
     "DataLoader, v2 on tensors": DataLoaderRow("tensor"),
+    "SPDL, v2": SpdlRow(),
+    "grain, v2": GrainRow("tensor"),
     "MONAI CacheDataset, v2": CacheRow(),
     "MONAI CacheNTransDataset, v2": DiskCacheRow(),
     "MONAI SmartCacheDataset, v2": SmartCacheRow(),

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from competitors.data_loaders import DataLoaderRow, decoded
 from competitors.rows import (
     CROP_AND_FLIP,
     LONG_EPOCH,
@@ -17,10 +18,8 @@ from competitors.rows import (
     Row,
     Samples,
     Setting,
-    decoded,
     failure,
     kept_folder,
-    tensor_decoder,
 )
 
 
@@ -32,8 +31,7 @@ class SlipstreamRow(Row):
     """
 
     packages = ("torch", "PIL", "competitors.torchvision_v2", "turbojpeg", "slipstream")
-    resumes = "no"
-    kept = "files or decoded images"
+    resumes, kept = "no", "files or decoded images"
 
     def missing(self) -> str | None:
         """Its own decoder is compiled, and pip installs it without."""
@@ -85,8 +83,7 @@ class FfcvRow(Row):
     """
 
     packages = ("torch", "PIL", "competitors.torchvision_v2", "ffcv")
-    resumes = "no"
-    kept = "files or decoded images"
+    resumes, kept = "no", "files or decoded images"
 
     def settings(self, cores: int) -> list[Setting]:
         """List images kept as JPEG, of its quality of 90, and as pixels."""
@@ -125,55 +122,30 @@ class FfcvRow(Row):
         return (images for _ in itertools.count() for images, _ in loader)
 
 
-class LitDataRow(Row):
-    """LitData, whose chunks of encoded images workers decode as they stream from them.
-
-    Each worker has its part of an epoch, and what is left of it and is no batch is dropped.
-    """
+class LitDataRow(DataLoaderRow):
+    """LitData, whose chunks of encoded images workers decode as they stream from them; an epoch has shuffled copies."""
 
     packages = ("torch", "PIL", "competitors.torchvision_v2", "litdata")
-    resumes = "by sample"
-    kept = "files"
-
-    def settings(self, cores: int) -> list[Setting]:
-        """List as many processes as cores, and twice as many, with Pillow's decoder and the one for tensors."""
-        return [
-            {"decoder": decoder, "workers": workers, "prefetch_factor": 2}
-            for decoder in dict.fromkeys(("pillow", tensor_decoder()))
-            for workers in (cores, 2 * cores)
-        ]
-
-    def made_ahead(self, setting: Setting) -> int:
-        """As many a worker as it was told."""
-        return int(setting["workers"] * setting["prefetch_factor"])
-
-    def rotation(self, setting: Setting) -> int:
-        """Every worker makes a whole batch, in turn."""
-        return int(setting["workers"])
+    resumes, kept = "by sample", "files"
 
     def batches(self, job: Job) -> Iterator[Any]:
-        """Write its chunks, unless they are there, and serve shuffled epochs with workers that stay."""
-        loader = self.loader(job)
-        return (images for _ in itertools.count() for images, _ in loader if len(images) == job.batch_size)
-
-    def loader(self, job: Job) -> Any:
-        """Return the loader, which has `state_dict` and `load_state_dict`."""
+        """Write its chunks, unless they are there, and serve long shuffled epochs."""
         from litdata import StreamingDataLoader, StreamingDataset
 
-        decode, transform = decoded(job, "tensor" if job.setting["decoder"] == "turbojpeg" else "pillow")
+        decode, transform = decoded(job, self._images)
 
         def made(sample: dict[str, Any]) -> tuple[Any, int]:
             return transform(decode(bytes(sample["image"]))), sample["label"]
 
-        return StreamingDataLoader(
-            StreamingDataset(str(_chunks(job)), transform=made),
+        copies = float(LONG_EPOCH // len(job.files))
+        loader = StreamingDataLoader(
+            StreamingDataset(str(_chunks(job)), shuffle=True, subsample=copies, transform=made),
             batch_size=job.batch_size,
-            shuffle=True,
             drop_last=True,
             num_workers=job.setting["workers"],
             prefetch_factor=job.setting["prefetch_factor"],
-            persistent_workers=True,
         )
+        return (images for _ in itertools.count() for images, _ in loader)
 
 
 def _slipstream_library() -> object:
@@ -241,5 +213,5 @@ def _encoded(files: Sequence[str], labels: Sequence[int], number: int) -> dict[s
 ROWS: dict[str, Row] = {
     f"Slipstream, {CROP_AND_FLIP}": SlipstreamRow(),
     f"FFCV, {CROP_AND_FLIP}": FfcvRow(),
-    "litdata, v2": LitDataRow(),
+    "litdata, v2": LitDataRow("tensor"),
 }

@@ -5,8 +5,7 @@ layers of RandAugment with nearest interpolation, float32 (B, 3, size, size), no
 albumentations have no RandAugment: they do what their rows' names end with. What is written once, before a first batch,
 lies in the environment until other files are asked for.
 
-An epoch has no end, or a million samples, so that no row waits at one for its workers to begin again, but where a row
-says otherwise.
+An epoch has no end, or a million samples, so that but for two rows none waits at one for its workers to begin again.
 """
 
 from __future__ import annotations
@@ -80,16 +79,10 @@ class Row(ABC):
     """A competitor."""
 
     packages: tuple[str, ...]
-    """What it imports."""
-
     resumes: str
-    """Whether an interrupted epoch goes on with the samples that are left, as the package's documentation shows it.
-
-    "exact" if they are augmented as they would have been, "by sample" if anew, "no".
-    """
-
+    """How an interrupted epoch goes on: "exact" as if it had not been, "by sample" if augmented anew, "no" if not."""
     kept: str
-    """From epoch to epoch: "nothing", "files" (encoded), "decoded images", or "files or decoded images" by setting."""
+    """From epoch to epoch: "nothing", "files" (encoded), "decoded images", "files or decoded images" (by setting)."""
 
     def missing(self) -> str | None:
         """Say why it cannot run here, None if it can."""
@@ -170,18 +163,3 @@ def kept_folder(job: Job, kind: str) -> Path:
         shutil.rmtree(folder.parent, ignore_errors=True)
         folder.mkdir(parents=True)
     return folder
-
-
-def decoded(job: Job, images: str) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Return what decodes a file, or what it has, as a job's setting says, and what makes a sample of that image."""
-    from competitors import torchvision_v2 as tv
-
-    decode = tv.decode_tensor if job.setting["decoder"] == "turbojpeg" else tv.decode
-    return decode, tv.transforms(job.size, images)  # type: ignore[arg-type]
-
-
-def tensor_decoder() -> str:
-    """Name the fastest decoder there is for tensors, whose pixels are Pillow's."""
-    from competitors import torchvision_v2 as tv
-
-    return "pillow" if failure(tv.turbojpeg) else "turbojpeg"

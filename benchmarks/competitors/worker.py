@@ -15,11 +15,10 @@ import sys
 import warnings
 from importlib import metadata
 
-from competitors import data_loaders, formats, masks, mosaics, objects, streams, volumes
+from competitors import data_loaders, formats, masks, mosaics, objects, volumes
 from competitors.rows import Job, Row
 
-IMAGE_ROWS: dict[str, Row] = data_loaders.ROWS | streams.ROWS | formats.ROWS
-ROWS: dict[str, Row] = IMAGE_ROWS | masks.ROWS | mosaics.ROWS | objects.ROWS | volumes.ROWS
+ROWS: dict[str, Row] = data_loaders.ROWS | formats.ROWS | masks.ROWS | mosaics.ROWS | objects.ROWS | volumes.ROWS
 
 _NAMED = (
     "torch",
@@ -61,10 +60,7 @@ def main() -> int:
 
 
 def available(cores: int) -> dict[str, object]:
-    """Tell for each row its settings, with the batches made ahead and those of a rotation, or why it cannot run.
-
-    And what it resumes, and what it keeps.
-    """
+    """Tell for each row its settings, with batches made ahead and of a rotation, and facts, or why it cannot run."""
     rows = {}
     for name, row in ROWS.items():
         missing = row.missing()

@@ -19,8 +19,10 @@ import pytest
 import stock_dali
 import torch
 import workers
-from competitors import rows
-from competitors.rows import DataLoaderRow, FfcvRow, Job, SlipstreamRow, SpdlRow
+from competitors import data_loaders, formats, rows
+from competitors.data_loaders import DataLoaderRow, GrainRow, SpdlRow
+from competitors.formats import FfcvRow, SlipstreamRow
+from competitors.rows import Job
 from loaders import Loading
 
 from dalirefurb import ImageFolder, Refurbish, simple
@@ -28,6 +30,7 @@ from tests.benchmarks.running import BENCHMARKS, run, speeds_of
 
 SUITE = ["against", "splits", "headspace", "ablations", "contention", "planning"]
 WORKER = BENCHMARKS / "competitors" / "worker.py"
+IMAGE_ROWS = data_loaders.ROWS | formats.ROWS
 
 # Answers as a worker does: with the length of the job's files, and goes on working for a while after its turn. What is
 # started in it is counted too.
@@ -369,24 +372,43 @@ def test_a_competitor_that_hangs_is_named_and_ends_with_all_that_it_started(monk
 
 @pytest.mark.weekly  # Competitors are for who runs the benchmark.
 def test_a_worker_tells_for_each_competitor_how_it_can_be_set_or_why_it_cannot_run():
-    done = subprocess.run(
-        [sys.executable, str(WORKER), "--list", "2"], capture_output=True, text=True, timeout=900, check=True
-    )
+    command, environment = [sys.executable, str(WORKER), "--list", "2"], workers._environment()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, check=True)
     told = json.loads(done.stdout)
-    assert set(told["rows"]) == {
+    assert set(IMAGE_ROWS) == {
         "DataLoader, v2 on Pillow",
         "DataLoader, v2 on tensors",
         "SPDL, v2",
+        "grain, v2",
+        "litdata, v2",
         "MONAI CacheDataset, v2",
+        "MONAI CacheNTransDataset, v2",
+        "MONAI SmartCacheDataset, v2",
+        "DataLoader, OpenCV, crop and flip",
+        "DataLoader, albumentations, crop and flip",
         "Slipstream, crop and flip",
         "FFCV, crop and flip",
-        "DataLoader, v2, crop, with masks",
-        "DataLoader, v2, reference, with masks",
-        "DataLoader, v2, with objects",
     }
+    assert {"DataLoader, v2, crop, with masks", "DataLoader, v2, with objects", *IMAGE_ROWS} < set(told["rows"])
     for row in told["rows"].values():
         assert bool(row["settings"]) != bool(row["missing"])
         assert len(row["settings"]) == len(row["made_ahead"]) == len(row["rotation"])
+        assert row["facts"].keys() == {"resumes", "kept"}
+
+
+@pytest.mark.parametrize("name", IMAGE_ROWS)
+def test_a_competitor_says_what_it_resumes_and_what_it_keeps(name):
+    assert IMAGE_ROWS[name].resumes in {"exact", "by sample", "no"}
+    assert IMAGE_ROWS[name].kept in {"nothing", "files", "decoded images", "files or decoded images"}
+
+
+def test_facts_are_told_of_rows_that_can_run(tmp_path):
+    rows = {name: {"settings": [], "made_ahead": [], "rotation": [], "facts": {"kept": name}} for name in ("a", "b")}
+    told = {"rows": {"a": {**rows["a"], "missing": None}, "b": {**rows["b"], "missing": "no b"}}, "versions": {}}
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{json.dumps(told)}'\n")
+    python.chmod(0o755)
+    assert workers.available(python).facts == {"a": {"kept": "a"}}
 
 
 def test_a_data_loader_is_tried_with_one_to_two_workers_a_core_and_with_more_batches_ahead():
@@ -405,28 +427,32 @@ def test_where_all_threads_share_each_batch_every_batch_is_a_rotation():
     assert {row.rotation(setting) for row in shared for setting in row.settings(4)} == {1}
 
 
+def test_where_processes_hand_over_to_threads_both_hold_batches():
+    assert GrainRow("tensor").made_ahead({"workers": 3, "buffer": 1}) == 3 * (2 + 2)
+
+
 def test_what_is_written_once_is_kept_for_the_same_files_and_removed_for_others(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
     files = [tmp_path / "a.jpg", tmp_path / "b.jpg"]
     for file in files:
         file.write_bytes(b"an image")
     one, two = (Job("a row", [str(file) for file in files[:count]], [0] * count, 32, 2, {}) for count in (1, 2))
-    first = rows._kept(one, "a loader")
-    assert rows._kept(one, "a loader") == first
-    other = rows._kept(one, "another loader")
-    second = rows._kept(two, "a loader")
+    first = rows.kept_folder(one, "a loader")
+    assert rows.kept_folder(one, "a loader") == first
+    other = rows.kept_folder(one, "another loader")
+    second = rows.kept_folder(two, "a loader")
     assert second.is_dir()
     assert other.is_dir()
     assert not first.exists()
     files[1].write_bytes(b"a longer image")
-    assert rows._kept(two, "a loader") != second
+    assert rows.kept_folder(two, "a loader") != second
 
 
 def test_files_are_linked_as_a_folder_of_each_label_and_repeated_ones_count(tmp_path):
     file = tmp_path / "a.jpg"
     file.write_bytes(b"an image")
     for _ in range(2):  # the second time they are there
-        root = rows._image_folder(Job("a row", [str(file)] * 3, [1, 0, 1], 32, 2, {}), tmp_path / "images")
+        root = formats._image_folder(Job("a row", [str(file)] * 3, [1, 0, 1], 32, 2, {}), tmp_path / "images")
     found = sorted(link.relative_to(root).as_posix() for link in root.glob("*/*"))
     assert found == ["00000/0000001.jpg", "00001/0000000.jpg", "00001/0000002.jpg"]
     assert all(link.read_bytes() == b"an image" for link in root.glob("*/*"))
@@ -434,12 +460,13 @@ def test_files_are_linked_as_a_folder_of_each_label_and_repeated_ones_count(tmp_
 
 MADE = """
 import json, os, sys
-from rows import ROWS, Job
+from competitors.worker import ROWS, Job
 job = Job(**json.loads(sys.stdin.read()))
 batches = ROWS[job.row].batches(job)
 made = [next(batches).clone() for _ in range(3)]
 told = [[list(each.shape), str(each.dtype), each.min().item(), each.max().item(), each.mean().item()] for each in made]
 print(json.dumps(told), flush=True)
+ROWS[job.row].close()
 os._exit(0)
 """
 
@@ -452,7 +479,7 @@ def in_environment(*arguments, **options):
         text=True,
         timeout=900,
         cwd=WORKER.parent,
-        env={**workers._environment(), "PYTHONPATH": str(WORKER.parent)},
+        env=workers._environment(),
         check=False,
         **options,
     )
@@ -470,7 +497,7 @@ def told():
 
 @pytest.mark.weekly
 @pytest.mark.parametrize("place", [0, -1])
-@pytest.mark.parametrize("name", rows.ROWS)
+@pytest.mark.parametrize("name", IMAGE_ROWS)
 def test_a_competitor_serves_normalised_images_of_the_asked_size_that_differ(told, folder, name, place):
     if told[name]["missing"]:
         pytest.skip(told[name]["missing"])

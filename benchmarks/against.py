@@ -1,4 +1,4 @@
-"""How fast is it beside what else there is? Images/s of every loader that runs here, at reuse factors 1 to 5.
+"""How fast is it beside what else there is? Images/s of every loader that runs here, first epochs, and memory.
 
 Claims, on 2 cores:
     standard at least 1.8 times stock DALI with nearest interpolation, 2.5 times stock DALI as it comes, and 2.0 times
@@ -6,53 +6,77 @@ Claims, on 2 cores:
     refurbished at reuse factor 3, in the paper's order, at least 4, 6 and 5 times these; more with the crop last.
 Bound: a reuse factor of n brings at most n times standard.
 Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
-n: 5 rounds (`--rounds`), each a slice of every contender in turn, two epochs of 8 batches of 256 timed in each.
+n: 5 rounds (`--rounds`), each a slice of every contender in turn, an epoch of 8 batches of 256 timed in each.
 
 Like for like: the same files from the page cache; decode, random resized crop of 0.08 .. 1 of the area with
 anti-aliasing, flip, two layers of RandAugment of magnitude 9 with nearest interpolation but where a row says default,
-float32 (256, 3, 224, 224), normalised. Slipstream and FFCV have no RandAugment: they, and loaders of ours beside them,
-crop and flip alone, in rounds of their own, after the others have let go of their memory; what they write once to a
-file of their own is not timed. The consumer does nothing. Each competitor runs as was fastest for it in a calibration,
-whose slices are in the JSON; our loaders run as they come, are made anew for each slice, and serve an epoch before
-their first. Competitors with an environment of their own (competitors/build.py) are processes that take turns with the
-others and rest between; without it the suite runs on what is there.
+float32 (256, 3, 224, 224), normalised. Those that have no RandAugment, and loaders of ours beside them, crop and flip
+alone, in rounds of their own, after the others have let go of their memory. The consumer does nothing. Each competitor
+runs as was fastest for it in a calibration, whose slices are in the JSON; our loaders run as they come, are made anew
+for each slice, and serve an epoch before their first. Competitors with an environment of their own
+(competitors/build.py) are processes that take turns with the others and rest between; without it the suite runs on what
+is there.
+
+Alone: after its turns each has a process of its own for one epoch, from its start, imports and all that it writes once
+included, and the memory of all its processes after that; a page that some share counts once.
+
+HyCache caches, for a given memory, what saves most time: of two layers of RandAugment behind a crop nothing but the
+decoded image, so its choice where half of them fit is a row of ours.
 
     python benchmarks/competitors/build.py              once, minutes
-    python benchmarks/against.py                        about 50 minutes on 2 cores, with 20 GB
+    python benchmarks/against.py                        about 60 minutes on 2 cores, with 20 GB
     python benchmarks/against.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
-from itertools import chain
+from itertools import islice
 from typing import Any
 
+import contestants
 import harness
 import numpy as np
 import stock_dali
 import workers
 from claims import Claim, Spread, claim_table, say, table_of
-from competitors.rows import CROP_AND_FLIP, MOSAIC, VOLUMES, WITH_MASKS, WITH_OBJECTS
+from competitors.rows import CROP_AND_FLIP, MOSAIC, VOLUMES, WITH_MASKS, WITH_OBJECTS, Job
+from contestants import HALF_KEPT, Ours, ours_name
 from experiment import Experiment, Options
-from harness import Contender, Slice
-from loaders import STANDARD, LoaderTurns, Loading, default_placement, reuse
+from harness import Contender, Entrant, Placement, Slice
+from loaders import KEPT, STANDARD, LoaderTurns, Loading, default_placement
+from PIL import Image
 
-from dalirefurb import FileList, Standard, simple
-from dalirefurb.augment.presets import Order
-from dalirefurb.planning import Frozen
+from dalirefurb import FileList, Kept
 
 DATA_LOADER = "DataLoader"
-DECODE_KEPT = "decoded images kept"
 REUSE_FACTORS = (2, 3, 4, 5)
 
-_TIMED_EPOCHS = 2
+ELSEWHERE = {
+    "HyCache's own code": "on no package index; asks for CPLEX and DALI 1.31",
+    "Seneca's own code": "a build of PyTorch 1.11 for CUDA 11.7, beside Redis",
+}
+"""What no environment here has, and why."""
 
-Entry = tuple[Any, str, Order | None, int]
-"""An entrant, its setting, its order of stages if it is a loader of ours, and its reuse factor."""
+_COLUMNS = {
+    "loader": "{name}",
+    "setting": "{setting}",
+    "images/s [quartiles]": "{images_per_s:0}",
+    "first epoch, s": "{first_epoch_s:.1f}",
+    "MB": "{memory_mb:.0f}",
+    "different": "{different:.2f}",
+    "resumes": "{resumes}",
+    "keeps": "{kept}",
+}
+_OURS = (STANDARD, KEPT, HALF_KEPT, "reuse factor")
+_MB = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,114 +96,208 @@ class Config(Loading):
     calibration_rounds: int = 3
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a loader does beside being fast.
+
+    Attributes:
+        resumes: What an epoch goes on with that was interrupted: "exact": the images that it would have had; "by
+            sample": its samples, augmented anew; "no": it begins again.
+        kept: Between epochs: "nothing", "files", "decoded images", "partial images".
+        different: Share of different images among those that it serves.
+    """
+
+    resumes: str
+    kept: str
+    different: float = 1.0
+
+
+@dataclass(frozen=True)
+class Alone:
+    """One loader in a process of its own.
+
+    Attributes:
+        first_epoch_s: From the start of the process, in seconds.
+        memory_mb: Of all its processes after that, in MB.
+    """
+
+    first_epoch_s: float
+    memory_mb: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """Whoever takes turns.
+
+    Attributes:
+        turns: What takes them.
+        setting: As it runs.
+        facts: About it.
+        alone: Has it in a process of its own.
+        ours: What it is, if it is ours.
+    """
+
+    turns: Entrant
+    setting: str
+    facts: Facts
+    alone: workers.WorkerTurns
+    ours: Ours | None = None
+
+
 def measure(config: Config, options: Options) -> dict[str, Any]:
-    """Calibrate the competitors, and let all that do the same work take turns."""
+    """Calibrate the competitors, and let all that do the same work take turns, then run alone."""
     there = workers.available(options.competitors)
-    rows: dict[bool, dict[str, list[workers.Tried]]] = {True: {}, False: {}}
-    for row, settings in there.settings.items():
-        if row.endswith((WITH_MASKS, WITH_OBJECTS, MOSAIC, VOLUMES)):
+    missing = {**there.missing, **ELSEWHERE}
+    decoded = _decoded_bytes(config.source(options.data))
+    rows = [row for row in there.settings if not row.endswith((WITH_MASKS, WITH_OBJECTS, MOSAIC, VOLUMES))]
+    calibration: list[Slice] = []
+    slices: list[Slice] = []
+    competitors: list[dict[str, Any]] = []
+    groups = (
+        (False, contestants.whole_recipe, contestants.STOCK),
+        (True, contestants.cropped, contestants.CROPPED_STOCK),
+    )
+    for less, make, stock in groups:
+        own = {row: there.settings[row] for row in rows if row.endswith(CROP_AND_FLIP) is less}
+        if less and not own:
             continue
-        rows[row.endswith(CROP_AND_FLIP)][row] = settings
-    compared = [take_turns(config, options, rows[False], our_loaders, (True, False))]
-    if rows[True]:
-        compared.append(take_turns(config, options, rows[True], crop_and_flip))
-    entrants, slices, calibration = (list(chain(*each)) for each in zip(*compared, strict=True))
-    speeds, judged = harness.speeds_of(slices), claims(slices)
-    competitors = [
-        {
-            "name": each.name,
-            "setting": setting,
-            "ours": order is not None,
-            "order": order,
-            "reuse_factor": factor,
-            "images_per_s": Spread.of(speeds[each.name]),
-        }
-        for each, setting, order, factor in entrants
-    ]
+        taken = Turns(config, options, decoded, there.facts, calibration)
+        found = taken.take(make(config, decoded), stock, own)
+        slices += found
+        speeds = harness.speeds_of(found)
+        for entry in taken.entries:
+            alone = taken.alone(entry)
+            competitors.append(
+                {
+                    "name": entry.turns.name,
+                    "setting": entry.setting,
+                    "ours": entry.ours is not None,
+                    "order": entry.ours and entry.ours.order,
+                    "reuse_factor": entry.ours.reuse_factor if entry.ours else 1,
+                    "images_per_s": Spread.of(speeds[entry.turns.name]),
+                    **asdict(entry.facts),
+                    **asdict(alone),
+                }
+            )
+    judged = claims(slices)
     say(
-        table_of(competitors, {"loader": "{name}", "setting": "{setting}", "images/s [quartiles]": "{images_per_s:0}"}),
+        table_of(competitors, _COLUMNS),
         claim_table(judged),
-        *(f"left out: {name}: {reason}" for name, reason in there.missing.items()),
+        *(f"left out: {name}: {reason}" for name, reason in missing.items()),
     )
     return {
         "competitors": competitors,
         "claims": judged,
-        "missing": there.missing,
+        "missing": missing,
         "versions": there.versions,
         "slices": slices,
         "calibration": calibration,
     }
 
 
-def take_turns(
-    config: Config,
-    options: Options,
-    rows: Mapping[str, Sequence[workers.Tried]],
-    make_ours: Callable[[ExitStack, Config, FileList], list[Entry]],
-    stock_nearest: Sequence[bool] = (),
-) -> tuple[list[Entry], list[Slice], list[Slice]]:
-    """Calibrate competitors, let them and loaders of ours take turns, and let go of all of them.
+class Turns:
+    """Loaders that do the same, in turn, and each alone.
 
     Args:
         config: Sizes.
         options: Of the command line.
-        rows: Competitors with an environment of their own, and the settings that are tried.
-        make_ours: Makes our loaders.
-        stock_nearest: For each of stock DALI's contenders, whether its interpolation is nearest.
+        decoded_bytes: Of all images.
+        facts: Of competitors with an environment of their own, by row.
+        calibration: Takes the slices in which settings are tried.
 
-    Returns:
-        Whoever took turns, the slices, and those of the calibration.
+    Attributes:
+        entries: Whoever took turns.
     """
-    source = config.source(options.data)
-    calibration: list[Slice] = []
-    with ExitStack() as stack:
-        entrants = make_ours(stack, config, source)
-        loaders = [loader for loader, *_ in entrants]
-        for nearest in stock_nearest:
-            contender = _stock_dali(config, source, nearest, calibration)
-            stack.callback(contender.batches.close)
-            entrants.append((contender, str(contender.placement), None, 1))
-        made = workers.calibrated(stack, source, rows, config.size, config, options.competitors, calibration)
-        entrants += [(worker, worker.setting, None, 1) for worker in made]
-        for loader in loaders:
-            loader.settle()
-        timed = _TIMED_EPOCHS * config.epoch_batches
-        slices = harness.interleave([each for each, *_ in entrants], rounds=config.rounds, timed_batches=timed)
-    return entrants, slices, calibration
 
+    def __init__(
+        self,
+        config: Config,
+        options: Options,
+        decoded_bytes: int,
+        facts: Mapping[str, Mapping[str, str]],
+        calibration: list[Slice],
+    ) -> None:
+        self.entries: list[Entry] = []
+        self._config = config
+        self._options = options
+        self._decoded_bytes = decoded_bytes
+        self._facts = facts
+        self._calibration = calibration
+        self._source = config.source(options.data)
 
-def our_loaders(stack: ExitStack, config: Config, source: FileList) -> list[Entry]:
-    """Make standard once, and every reuse factor of each order; return also setting, order and reuse factor."""
-    orders: dict[Order, tuple[int, ...]] = {"paper": config.reuse_factors, "crop_last": config.crop_last}
-    planners = config.planners(*{*config.reuse_factors, *config.crop_last}, drop_last=True)
+    def take(
+        self, ours: Mapping[str, Ours], stock: Sequence[str], rows: Mapping[str, Sequence[workers.Tried]]
+    ) -> list[Slice]:
+        """Calibrate competitors, let them and loaders of ours take turns, and let go of all of them.
 
-    def made(name: str, order: Order, factor: int) -> Entry:
-        planner = planners[reuse(factor) if factor > 1 else STANDARD]
-        turns = LoaderTurns(stack, name, source, config.recipe(order), planner)
-        return turns, str(default_placement()), order, factor
+        Args:
+            ours: Our loaders.
+            stock: Names of stock DALI's.
+            rows: Competitors with an environment of their own, and the settings that are tried.
 
-    return [
-        made(STANDARD, "paper", 1),
-        *(made(ours_name(order, factor), order, factor) for order, factors in orders.items() for factor in factors),
-    ]
+        Returns:
+            The slices.
+        """
+        config, source = self._config, self._source
+        with ExitStack() as stack:
+            loaders = []
+            for name, each in ours.items():
+                files = each.source(stack, source)
+                if isinstance(files, Kept):
+                    files.fill()
+                loaders.append(LoaderTurns(stack, name, files, each.recipe, each.planner))
+                keeps = "decoded images" if each.keep else "partial images" if each.reuse_factor > 1 else "nothing"
+                facts = Facts("exact", keeps, each.different)
+                self._add(loaders[-1], default_placement(), facts, ours=each)
+            for name in stock:
+                contender = self._stock(name)
+                stack.callback(contender.batches.close)
+                self._add(contender, contender.placement, Facts("exact", "nothing"))  # with DALI's own checkpoints
+            python, tried = self._options.competitors, self._calibration
+            for worker in workers.calibrated(stack, source, rows, config.size, config, python, tried):
+                facts = Facts(**self._facts[worker.name])
+                self.entries.append(Entry(turns=worker, setting=worker.setting, facts=facts, alone=worker.anew()))
+            for loader in loaders:
+                loader.settle()
+            entrants = [entry.turns for entry in self.entries]
+            return harness.interleave(entrants, rounds=config.rounds, timed_batches=config.epoch_batches)
 
+    def alone(self, entry: Entry) -> Alone:
+        """Have one of them serve an epoch in a process of its own; what competitors write once they write anew."""
+        shutil.rmtree(self._options.competitors.parents[1] / workers.WRITTEN_ONCE, ignore_errors=True)
+        began = time.perf_counter()
+        try:
+            with entry.alone.turn() as contender:
+                for _ in islice(contender.batches, self._config.epoch_batches):
+                    pass
+                return Alone(time.perf_counter() - began, entry.alone.memory_bytes() / _MB)
+        finally:
+            entry.alone.close()
 
-def crop_and_flip(stack: ExitStack, config: Config, source: FileList) -> list[Entry]:
-    """Make what is compared with those that have no RandAugment: standard, and decoded images kept for ever."""
-    recipe, count, size = simple(config.size), config.samples, config.batch_size
-    compared = {
-        STANDARD: (recipe, Standard(count, batch_size=size, drop_last=True)),
-        DECODE_KEPT: (recipe.at(1), Frozen(count, batch_size=size, drop_last=True)),
-    }
-    return [
-        (LoaderTurns(stack, f"{name}, {CROP_AND_FLIP}", source, *both), str(default_placement()), "paper", 1)
-        for name, both in compared.items()
-    ]
+    def _add(self, turns: Entrant, placement: Placement | str, facts: Facts, ours: Ours | None = None) -> None:
+        """Add one that runs here; its process is another one of this Python."""
+        config, source = self._config, self._source
+        setting = {each.name: getattr(config, each.name) for each in fields(config)}
+        size, batch_size = setting.pop("size"), setting.pop("batch_size")
+        setting |= {"placement": str(placement), "decoded_bytes": self._decoded_bytes}
+        files, labels = [source.name(index) for index in range(len(source))], [int(label) for label in source.labels]
+        job = Job(turns.name, files, labels, size, batch_size, setting)
+        once = workers.Tried(setting, made_ahead=0, rotation=1)
+        alone = workers.WorkerTurns(job, once, (sys.executable, contestants.__file__), os.environ)
+        self.entries.append(Entry(turns=turns, setting=str(placement), facts=facts, alone=alone, ours=ours))
 
-
-def ours_name(order: Order, reuse_factor: int) -> str:
-    """Name a loader of ours."""
-    return f"{reuse(reuse_factor)}, {'paper' if order == 'paper' else 'crop last'}"
+    def _stock(self, name: str) -> Contender:
+        at = partial(contestants.stock, name, self._config, self._source)
+        if name == stock_dali.DYNAMIC:
+            return at(Placement(1, harness.cores()))
+        best, slices = harness.calibrate(
+            at,
+            rounds=self._config.calibration_rounds,
+            timed_batches=self._config.calibration_batches,
+            among=stock_dali.placements(),
+        )
+        self._calibration += slices
+        return at(best)
 
 
 def claims(slices: Sequence[Slice]) -> list[Claim]:
@@ -201,24 +319,22 @@ def claims(slices: Sequence[Slice]) -> list[Claim]:
         made.append(Claim.between(speeds, crop_last, refurbished, 1.0))
     reused = {ours_name("paper", factor): factor for factor in REUSE_FACTORS}
     made += [Claim.between(speeds, name, STANDARD, bound=n) for name, n in reused.items() if name in speeds]
-    named = {STANDARD, *rivals, *loaders}
-    ours = (STANDARD, DECODE_KEPT, "reuse factor")
-    others = [name for name in speeds if name not in named and not name.startswith(ours)]
+    made += [Claim.between(speeds, name, STANDARD) for name in (KEPT, HALF_KEPT) if name in speeds]
+    named = {*rivals, *loaders}
+    others = [name for name in speeds if name not in named and not name.startswith(_OURS)]
     for name in sorted(others):
         kind = f", {CROP_AND_FLIP}" if name.endswith(CROP_AND_FLIP) else ""
-        made.append(Claim.between(speeds, STANDARD + kind, name))
-        if kind:
-            made.append(Claim.between(speeds, DECODE_KEPT + kind, name))
+        made += [Claim.between(speeds, ours + kind, name) for ours in (STANDARD, KEPT) if ours + kind in speeds]
     return made
 
 
-def _stock_dali(config: Config, source: FileList, nearest: bool, calibration: list[Slice]) -> Contender:
-    at = partial(stock_dali.stock, config, source, nearest=nearest)
-    best, slices = harness.calibrate(
-        at, rounds=config.calibration_rounds, timed_batches=config.calibration_batches, among=stock_dali.placements()
-    )
-    calibration += slices
-    return at(best)
+def _decoded_bytes(source: FileList) -> int:
+    """Sum the bytes of all images once they are decoded."""
+    nbytes: dict[str, int] = {}
+    for name in {source.name(index) for index in range(len(source))}:
+        with Image.open(name) as image:
+            nbytes[name] = 3 * image.width * image.height
+    return sum(nbytes[source.name(index)] for index in range(len(source)))
 
 
 EXPERIMENT = Experiment(

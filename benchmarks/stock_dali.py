@@ -2,6 +2,7 @@
 
 Files are read and shuffled by DALI, cropped while they are decoded, resized, flipped, augmented by `auto_aug` and
 normalised. `auto_aug` interpolates linearly unless it is told otherwise; torchvision and we take the nearest pixel.
+Its dynamic mode, without a graph, has no `auto_aug`, and makes nothing ahead.
 """
 
 from __future__ import annotations
@@ -22,8 +23,15 @@ from dalirefurb import FileList
 
 NEAREST = "stock DALI, nearest"
 DEFAULT = "stock DALI, default"
+DYNAMIC = "stock DALI, dynamic mode, crop and flip"
 
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_CROP = {"random_area": [0.08, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3], "device": "cpu"}
+_NORMALISED = {
+    "dtype": types.DALIDataType.FLOAT,
+    "output_layout": "CHW",
+    "mean": [255 * value for value in (0.485, 0.456, 0.406)],
+    "std": [255 * value for value in (0.229, 0.224, 0.225)],
+}
 _QUEUE = 2
 
 
@@ -45,6 +53,31 @@ def stock(config: Loading, source: FileList, placement: Placement, *, nearest: b
     return Contender(name, placement, made_ahead, _batches(iterators), placement.replicas)
 
 
+def dynamic(config: Loading, source: FileList, placement: Placement) -> Contender:
+    """Make a loop over a reader in dynamic mode, on as many threads as there are cores."""
+    return Contender(DYNAMIC, placement, 0, _dynamic_batches(config, source))
+
+
+def _dynamic_batches(config: Loading, source: FileList) -> Generator[int, None, None]:
+    from nvidia.dali.experimental import dynamic as ndd  # where it is needed: it starts threads
+
+    files, labels = _files(source)
+    ndd.set_num_threads(harness.cores())
+    reader = ndd.readers.File(files=files, labels=labels, random_shuffle=True)
+    while True:
+        for encoded, label in reader.next_epoch(batch_size=config.batch_size):
+            images = ndd.decoders.image_random_crop(encoded, **_CROP)
+            images = ndd.resize(images, resize_x=config.size, resize_y=config.size, antialias=True)
+            mirror = ndd.random.coin_flip(batch_size=config.batch_size)
+            images = ndd.crop_mirror_normalize(images, mirror=mirror, **_NORMALISED)
+            served, _ = images.torch(), label.torch()
+            yield len(served)
+
+
+def _files(source: FileList) -> tuple[list[str], list[int]]:
+    return [source.name(index) for index in range(len(source))], [int(label) for label in source.labels]
+
+
 def _batches(iterators: list[Any]) -> Generator[int, None, None]:
     while True:
         for iterator in iterators:
@@ -53,30 +86,20 @@ def _batches(iterators: list[Any]) -> Generator[int, None, None]:
 
 
 def _pipeline(config: Loading, source: FileList, placement: Placement, nearest: bool, shard: int) -> Pipeline:
-    files = [source.name(index) for index in range(len(source))]
-    labels = [int(label) for label in source.labels]
+    files, labels = _files(source)
 
     @pipeline_def(enable_conditionals=True)
     def graph() -> Any:
         encoded, label = fn.readers.file(
             files=files, labels=labels, random_shuffle=True, shard_id=shard, num_shards=placement.replicas
         )
-        images = fn.decoders.image_random_crop(
-            encoded, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3], device="cpu"
-        )
+        images = fn.decoders.image_random_crop(encoded, **_CROP)
         images = fn.resize(images, resize_x=config.size, resize_y=config.size, antialias=True)
         images = fn.flip(images, horizontal=fn.random.coin_flip())
         interpolation = {"interp_type": types.DALIInterpType.INTERP_NN} if nearest else {}
         if config.layers:
             images = rand_augment.rand_augment(images, n=config.layers, m=9, **interpolation)
-        images = fn.crop_mirror_normalize(
-            images,
-            dtype=types.DALIDataType.FLOAT,
-            output_layout="CHW",
-            mean=[255 * value for value in _MEAN],
-            std=[255 * value for value in _STD],
-        )
-        return images, label
+        return fn.crop_mirror_normalize(images, **_NORMALISED), label
 
     # `auto_aug` warns of its own deprecated operators, whatever the filters say.
     with warnings.catch_warnings(record=True):

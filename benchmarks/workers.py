@@ -32,6 +32,9 @@ PYTHON = build.ENVIRONMENT / "bin" / "python"
 OPTION = {"--competitors": {"type": Path, "default": PYTHON, "help": "Python of the environment they are in"}}
 """Of scripts that run competitors."""
 
+WRITTEN_ONCE = "kept"
+"""Folder in the environment for what competitors write before their first batch."""
+
 ANSWER_S = 600.0
 """Seconds in which a competitor must answer: some write all images to a file first."""
 
@@ -108,18 +111,22 @@ class WorkerTurns:
     Args:
         job: What it makes.
         tried: At which setting.
-        command: Runs `competitors/worker.py`.
+        command: Runs `competitors/worker.py`, or what answers as it does.
+        environment: Of its process; None: the competitors'.
 
     Attributes:
         name: For tables and results.
         setting: What was chosen for it.
     """
 
-    def __init__(self, job: Job, tried: Tried, command: tuple[str, ...]) -> None:
+    def __init__(
+        self, job: Job, tried: Tried, command: tuple[str, ...], environment: Mapping[str, str] | None = None
+    ) -> None:
         self.name = job.row
         self.setting = str(tried)
         self._job = job
         self._command = command
+        self._environment = environment
         self._tried = tried
         self._process: subprocess.Popen[str] | None = None
 
@@ -128,12 +135,26 @@ class WorkerTurns:
         """Go on; at the end wait until nothing is made ahead any more."""
         if self._process is None:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=_environment()
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+                env=self._environment or _environment(),
             )
             self._ask(self._process, json.dumps(asdict(self._job)))
         batches, tried = self._batches(self._process), self._tried
         yield Contender(self.name, self.setting, tried.made_ahead, batches, tried.rotation)
         rest(self._process.pid)
+
+    def anew(self) -> WorkerTurns:
+        """Return the same, whose process is yet to be started."""
+        return WorkerTurns(self._job, self._tried, self._command, self._environment)
+
+    def memory_bytes(self) -> int:
+        """Sum what the process and all that it started have in memory; of a shared page, each its share."""
+        assert self._process is not None
+        return sum(_proportional_bytes(pid) for pid in [self._process.pid, *descendants(self._process.pid)])
 
     def close(self) -> None:
         """End the process and all that it started."""
@@ -257,6 +278,14 @@ def descendants(pid: int) -> list[int]:
             found += children
             waiting += children
     return found
+
+
+def _proportional_bytes(pid: int) -> int:
+    with suppress(OSError):  # it has ended
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return 1024 * int(line.split()[1])
+    return 0
 
 
 def rest(pid: int) -> None:

@@ -177,12 +177,16 @@ def against() -> str:
     for each in contenders:
         name = ("**dalirefurb**, " if each["ours"] else "") + each["name"].removesuffix(alone)
         chosen = less if each["name"].endswith(alone) else rows
-        chosen.append([name, "" if each["ours"] else each["setting"], number(each["images_per_s"]["median"])])
-    heading = ["at its best setting", "images/s"]
+        kept = each["kept"] if each["different"] == 1 else f"{each['kept']}, {100 * each['different']:.0f} different"
+        facts = [number(each["first_epoch_s"]), number(each["memory_mb"]), kept, each["resumes"]]
+        chosen.append([name, number(each["images_per_s"]["median"]), *facts, "" if each["ours"] else each["setting"]])
+    heading = ["images/s", "first epoch, s", "MB", "kept between epochs", "resumes", "at its best setting"]
     tables = [table(["loader", *heading], rows)]
     if less:
         tables.append(table(["loader, crop and flip alone", *heading], less))
-    return "\n\n".join([*tables, f"{where('against')}."])
+    missing = read("against")["results"]["missing"]
+    left = [f"Left out: {'; '.join(f'{name} ({why})' for name, why in missing.items())}."] if missing else []
+    return "\n\n".join([*tables, *left, f"{where('against')}."])
 
 
 def throughput() -> str:

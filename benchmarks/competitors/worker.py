@@ -1,22 +1,19 @@
 """What does a competitor's process do? Make batches when it is told to, and nothing between but what it makes ahead.
 
 python worker.py --list CORES      a JSON object: what runs here, with which settings, or why not
-python worker.py                   a job on the first line of its input, as JSON
-    ◀ ready                        when the first batch can be asked for
-    ▶ an empty line    ◀ images of the batch that was made
-    ▶ end of input     it ends
+python worker.py                   a job on the first line of its input, as JSON, then as in serving.py
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-import warnings
+from collections.abc import Generator
 from importlib import metadata
 
 from competitors import data_loaders, formats, masks, mosaics, objects, volumes
 from competitors.rows import Job, Row
+from competitors.serving import answers, serve
 
 ROWS: dict[str, Row] = data_loaders.ROWS | formats.ROWS | masks.ROWS | mosaics.ROWS | objects.ROWS | volumes.ROWS
 
@@ -40,23 +37,21 @@ _NAMED = (
 
 
 def main() -> int:
-    """Answer on what was standard output; what libraries print goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    warnings.simplefilter("ignore")
+    """Answer what is asked."""
     if sys.argv[1:2] == ["--list"]:
-        answers.write(json.dumps(available(int(sys.argv[2]))) + "\n")
-        return 0
-    job = Job(**json.loads(sys.stdin.readline()))
+        answers().write(json.dumps(available(int(sys.argv[2]))) + "\n")
+    else:
+        serve(batches_of(Job(**json.loads(sys.stdin.readline()))))
+    return 0
+
+
+def batches_of(job: Job) -> Generator[int, None, None]:
+    """Serve batches of a competitor, and yield their sizes without end."""
     row = ROWS[job.row]
-    batches = row.batches(job)
-    answers.write("ready\n")
-    for _ in sys.stdin:
-        answers.write(f"{len(next(batches))}\n")
-    answers.flush()
-    row.close()
-    # Worker processes and threads of the libraries end with this one; asked to end, some take seconds.
-    os._exit(0)
+    try:
+        yield from map(len, row.batches(job))
+    finally:
+        row.close()
 
 
 def available(cores: int) -> dict[str, object]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.in_turn import in_turn
 from tests.trainers.runs import BATCHES, EPOCHS, Run, drawn, plain_stream
 from tests.trainers.streams import Step, evaluating_loader, network, step_of, training_loader
 
@@ -218,8 +219,7 @@ def of_each_kind(saved: Saved, draws: random.Random) -> Iterator[tuple[Path, int
         yield draws.choice([each for each in saved if kind_of(each[0]) == kind])
 
 
-@pytest.mark.parametrize("train", [lightning, accelerate, fabric, transformers])
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.weekly) for seed in range(2, 60))])
+@pytest.mark.parametrize(("train", "seed"), in_turn([lightning, accelerate, fabric, transformers], range(60)))
 def test_a_run_that_is_resumed_anywhere_and_resumed_again_loses_and_repeats_no_batch(
     train: Trainer, seed: int, stream: list[Step], tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from dalirefurb.store.disk import slot_file
 from tests.in_turn import EACH_CHANGE
 
 settings.register_profile("dev", max_examples=50, deadline=None)
-settings.register_profile("ci", max_examples=12, deadline=None, derandomize=True)
+settings.register_profile("ci", max_examples=8, deadline=None, derandomize=True)
 settings.register_profile("few", max_examples=8, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))

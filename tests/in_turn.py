@@ -27,3 +27,16 @@ def in_turn(longest: Sequence[Any], *others: Sequence[Any]) -> list[Any]:
             is_chosen &= place == due
         cases.append(pytest.param(value, *(each for _, each in rest), marks=[] if is_chosen else pytest.mark.weekly))
     return cases
+
+
+def for_one(chosen: Any, values: Sequence[Any], usual: Any, other: Any) -> list[Any]:
+    """Return all pairs for `parametrize`: each value with the usual one, one with the other, which costs more."""
+    return [
+        pytest.param(value, by, marks=[] if by == (other if value == chosen else usual) else pytest.mark.weekly)
+        for value, by in product(values, (usual, other))
+    ]
+
+
+def weekly(*cases: Any) -> list[Any]:
+    """Return cases for `parametrize` that are weekly; a tuple has several arguments."""
+    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.weekly) for case in cases]

@@ -24,7 +24,7 @@ from tests.in_turn import EACH_CHANGE
 ECHOING_FACTORS = (1, 1.07, 1.5, 2, 2.3, 3, 4.75)
 PERCENTS = (0, 0.01, 0.1, 0.28, 0.5, 0.75, 1)
 
-FEWER = settings(max_examples=6) if EACH_CHANGE else settings()
+FEWER = settings(max_examples=4) if EACH_CHANGE else settings()
 """Of properties of which each example plans many epochs, and which others beside it hold in other words."""
 
 

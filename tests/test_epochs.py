@@ -15,6 +15,7 @@ from dalirefurb.engine.engine import Engine
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.planning.planner import Planner
 from dalirefurb.trainers.timm import TimmLoader
+from tests.in_turn import in_turn
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 SIZE = 8
@@ -178,8 +179,7 @@ def of_dali(batch: Any) -> str:
     return served((batch[0]["data"], batch[0]["label"]))
 
 
-@pytest.mark.parametrize("front", ["loader", "DALI's iterator"])
-@pytest.mark.parametrize("train", TRAINERS)
+@pytest.mark.parametrize(("train", "front"), in_turn(TRAINERS, ["loader", "DALI's iterator"]))
 def test_a_framework_that_sets_each_epoch_is_served_every_batch_and_its_states_resume(train: Train, front: str) -> None:
     def begin(loader: Loader, epochs: range) -> Iterator[str]:
         if front == "loader":

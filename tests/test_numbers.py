@@ -41,6 +41,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.store import DeviceStore
 from dalirefurb.store.spec import StoreSpec
 from tests.augment.torchvision_stand_ins import T, stand_in
+from tests.in_turn import EACH_CHANGE
 from tests.planners import KINDS
 from tests.stages import changed, held
 
@@ -303,8 +304,12 @@ def told(made: Any) -> Any:
 
 
 def written(arguments: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the arguments with one of them written otherwise, and with all of them so."""
+    """Yield the arguments with one of them written otherwise, and with all of them so; for each change these alone."""
     ways = {name: [*others(value)] for name, value in arguments.items()}
+    if EACH_CHANGE:
+        for turn in range(max(1, *map(len, ways.values()))):
+            yield {name: each[turn % len(each)] if (each := ways[name]) else arguments[name] for name in arguments}
+        return
     for name, each in ((name, each) for name, several in ways.items() for each in several):
         yield {**arguments, name: each}
     yield {name: several[0] if (several := ways[name]) else value for name, value in arguments.items()}

@@ -36,12 +36,16 @@ from dalirefurb import (
 from dalirefurb.augment import Decode, HorizontalFlip, KernelStage, RandomResizedCrop, Resize
 from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchError
 from dalirefurb.planning.planner import Planner
-from tests.in_turn import in_turn
+from tests.in_turn import EACH_CHANGE, in_turn, weekly
 from tests.pictures import write_folder
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 COUNT, ROWS, SIZE, EPOCHS = 13, 4, 24, 4
 RECIPE = rand_augment(SIZE)
+FEW_OPERATORS = simple(SIZE)
+"""DALI takes a second to build a graph of all the operations of the other one."""
+
+QUICK = FEW_OPERATORS if EACH_CHANGE else RECIPE
 
 Batch = tuple[bytes, ...]
 
@@ -91,22 +95,22 @@ PLANNERS: dict[str, Callable[[], Planner]] = {
 
 @pytest.mark.parametrize(("planner", "no_copy"), in_turn([*PLANNERS], [True, False]))
 def test_a_users_pipeline_serves_what_a_loader_serves(source: ImageFolder, planner: str, *, no_copy: bool) -> None:
-    plan = PLANNERS[planner]
-    with PartialSource(source, RECIPE, plan(), MemoryStore(), kernels="dali") as samples:
+    plan, recipe = PLANNERS[planner], RECIPE if planner == "refurbish" else QUICK
+    with PartialSource(source, recipe, plan(), MemoryStore(), kernels="dali") as samples:
         iterator = DALIGenericIterator(users_pipeline(samples, no_copy=no_copy), ["data", "label"], auto_reset=True)
-        assert of_iterator(iterator) == served(source, RECIPE, plan())
+        assert of_iterator(iterator) == served(source, recipe, plan())
         assert samples.stats().hits > 0 or planner == "standard"
 
 
 def test_a_smart_cache_feeds_a_pipeline(source: ImageFolder) -> None:
-    recipe = RECIPE.at(RECIPE.deterministic_prefix)
+    recipe = QUICK.at(QUICK.deterministic_prefix)
     planner = SmartCache(COUNT, batch_size=ROWS, num_cache_objects=8, replace_percent=0.5)
     with PartialSource(source, recipe, planner, MemoryStore(), kernels="dali") as samples:
         iterator = DALIGenericIterator(users_pipeline(samples), ["data", "label"], auto_reset=True)
         assert of_iterator(iterator) == served(source, recipe, planner)
 
 
-@pytest.mark.parametrize("split", [1, pytest.param("flip", marks=pytest.mark.weekly), "rand_augment_2", 5])
+@pytest.mark.parametrize("split", [1, *weekly("flip", "rand_augment_2"), 5])
 def test_at_every_split(source: ImageFolder, split: int | str) -> None:
     """At split 1 images have sizes of their own; behind the last stage there are no parameters."""
     recipe = RECIPE.at(split)
@@ -122,15 +126,15 @@ def test_at_every_split(source: ImageFolder, split: int | str) -> None:
 def test_the_store_changes_nothing(source: ImageFolder, store: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        samples = PartialSource(source, RECIPE, refurbish(), store and store(), kernels="dali")
+        samples = PartialSource(source, QUICK, refurbish(), store and store(), kernels="dali")
     with samples:
         iterator = DALIClassificationIterator(samples.pipeline(), auto_reset=True)
-        assert of_iterator(iterator) == served(source, RECIPE, refurbish())
+        assert of_iterator(iterator) == served(source, QUICK, refurbish())
 
 
 def test_a_pipeline_can_be_run_without_an_iterator(source: ImageFolder) -> None:
-    (first, second, *_) = served(source, RECIPE, refurbish(), with_indices=True)
-    with PartialSource(source, RECIPE, refurbish(), MemoryStore(), kernels="dali", with_indices=True) as samples:
+    (first, second, *_) = served(source, QUICK, refurbish(), with_indices=True)
+    with PartialSource(source, QUICK, refurbish(), MemoryStore(), kernels="dali", with_indices=True) as samples:
         pipeline = samples.pipeline()
         for epoch in (first, second):
             assert [bits(part.as_tensor() for part in pipeline.run()) for _ in epoch] == epoch
@@ -197,13 +201,13 @@ def rest(epochs: list[list[Batch]], epoch: int, batch: int) -> list[Batch]:
 
 @pytest.mark.parametrize(
     ("epoch", "batch"),
-    [(0, 3), (1, 4), *(pytest.param(*place, marks=pytest.mark.weekly) for place in ((0, 0), (1, 1), (3, 0)))],
+    [(1, 4), *weekly((0, 0), (0, 3), (1, 1), (3, 0))],
 )
 def test_it_goes_on_where_the_training_loop_was(source: ImageFolder, epoch: int, batch: int) -> None:
     """By the loop's own counts, however far ahead DALI is; also from a loader's state, and by a loader."""
-    epochs = served(source, RECIPE, refurbish())
+    epochs = served(source, QUICK, refurbish())
     expected = rest(epochs, epoch + batch // 4, batch % 4)
-    with PartialSource(source, RECIPE, refurbish(), MemoryStore(), kernels="dali") as samples:
+    with PartialSource(source, QUICK, refurbish(), MemoryStore(), kernels="dali") as samples:
         iterator = DALIGenericIterator(samples.pipeline(), ["data", "label"], auto_reset=True)
         for _ in range(epoch):
             for _ in iterator:
@@ -211,14 +215,14 @@ def test_it_goes_on_where_the_training_loop_was(source: ImageFolder, epoch: int,
         for _ in range(batch):
             next(iterator)
         state = samples.state_dict(epoch, batch)
-    with PartialSource(source, RECIPE, refurbish(), MemoryStore(), kernels="dali") as samples:
+    with PartialSource(source, QUICK, refurbish(), MemoryStore(), kernels="dali") as samples:
         samples.load_state_dict(state)
         assert (samples.epoch, state["batch"]) == (epoch + batch // 4, batch % 4)
         iterator = DALIGenericIterator(samples.pipeline(), ["data", "label"], auto_reset=True)
         assert [each for part in of_iterator(iterator, EPOCHS - epoch - batch // 4) for each in part] == expected
         with pytest.raises(ConfigurationError, match="before the first batch is taken, got 'one after it': load it"):
             samples.load_state_dict(state)
-    with Loader(source, RECIPE, refurbish(), MemoryStore(), kernels="dali") as loader:
+    with Loader(source, QUICK, refurbish(), MemoryStore(), kernels="dali") as loader:
         loader.load_state_dict(state)
         assert loader.state_dict() == state
         assert [bits(each) for each in loader] == expected[: 4 - batch % 4]
@@ -238,10 +242,10 @@ def test_a_state_of_something_else_is_refused(source: ImageFolder) -> None:
 
 def test_two_ranks_have_the_rows_of_one(source: ImageFolder) -> None:
     planner = refurbish(shards=2)
-    whole = served(source, RECIPE, planner, with_indices=True)
+    whole = served(source, QUICK, planner, with_indices=True)
     ranks = []
     for rank in range(2):
-        with PartialSource(source, RECIPE, planner, MemoryStore(), kernels="dali", rank=(rank, 2)) as samples:
+        with PartialSource(source, QUICK, planner, MemoryStore(), kernels="dali", rank=(rank, 2)) as samples:
             assert (samples.batch_size, samples.epoch_size, len(samples)) == (2, 6, 3)
             iterator = DALIGenericIterator(samples.pipeline(), ["data", "label"], auto_reset=True)
             ranks.append(of_iterator(iterator))

@@ -100,7 +100,7 @@ def each_alone(
         pytest.param(NONE, "numba", id="none, numba"),
         pytest.param(NONE, "dali", id="none, dali", marks=pytest.mark.weekly),
         pytest.param(DEVICE, "numba", id="device, numba"),
-        pytest.param(DEVICE, "dali", id="device, dali"),
+        pytest.param(DEVICE, "dali", id="device, dali", marks=pytest.mark.weekly),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Refurbish reuses partial images, but there is no store")

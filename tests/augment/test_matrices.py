@@ -184,9 +184,9 @@ ALONE = ["rotation", "affine", "perspective", "smooth crop"]
     ],
 )
 def test_a_served_pixel_comes_from_where_the_maps_say(name: str, kernels: str) -> None:
-    """At every split, for each change at every second one, of computed and of cached images."""
+    """At every split, for each change at every third one, of computed and of cached images."""
     case = CASES[name]
-    for split in range(len(case.stages), -1, -2 if EACH_CHANGE else -1):
+    for split in range(len(case.stages), -1, -3 if EACH_CHANGE else -1):
         for maps, images in rows_served(case.stages, split, kernels):
             apart, missing = furthest(maps, np.rint(images), np.array([[200, 240]]), case.within)
             assert apart <= case.apart
@@ -220,8 +220,7 @@ def test_sources_that_replace_others_are_mapped_as_they_are_drawn(tmp_path: Path
 WARPS: list[Stage] = [ROTATION, AFFINE, PERSPECTIVE, RandomPerspective(1.0, **NEAREST)]
 
 
-@pytest.mark.parametrize("by", MAKERS)
-@pytest.mark.parametrize("stage", WARPS, ids=lambda stage: stage.name)
+@pytest.mark.parametrize(("stage", "by"), in_turn(WARPS, MAKERS), ids=lambda each: getattr(each, "name", each))
 def test_a_warp_shows_the_source_pixel_that_is_nearest_wherever_there_is_one(stage: Stage, by: Maker) -> None:
     """Within half of a pixel, but for single precision."""
     pictures = [coordinates(height, width) for height, width in ((240, 200), (97, 250), (33, 34), (9, 1)) * 20]

@@ -21,6 +21,7 @@ from PIL import Image
 
 import dalirefurb
 from dalirefurb import Mix
+from tests.in_turn import weekly
 from tests.interruptible import interruptible
 from tests.pictures import picture, write_folder
 
@@ -418,7 +419,8 @@ def test_an_interrupt_while_a_pipeline_imports_torch_is_no_traceback(path, heede
     assert out == "" if heeded else out.endswith("\nTrue\n")
 
 
-# Each pipeline is always stopped in the last place, which every other place comes before; in every place weekly.
+# One pipeline is always stopped in the last place, which every other place comes before, the other one terminated
+# there; each in every place weekly.
 PLACES = [
     ("cifar10_autoaugment", -1),
     ("imagenet_randaugment", -1),
@@ -427,7 +429,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "first"), PLACES)
+@pytest.mark.parametrize(("name", "first"), [PLACES[0], *weekly(PLACES[1]), *PLACES[2:]])
 def test_a_resumed_run_says_and_learns_what_an_uninterrupted_one_does(request, tmp_path, capsys, name, first):
     pipeline, batches_an_epoch = module(name), 4 if name.startswith("cifar10") else 5
     data, small = ("mosaics", SMALL_CIFAR) if name.startswith("cifar10") else ("folder", SMALL_RESNET)
@@ -492,7 +494,7 @@ def test_what_is_saved_while_an_epoch_ends_is_before_its_end(cifar, mosaics, tmp
     assert [line[1] for line in lines(capsys.readouterr().out)] == expected
 
 
-@pytest.mark.parametrize(("name", "first"), PLACES)
+@pytest.mark.parametrize(("name", "first"), [*weekly(PLACES[0]), *PLACES[1:]])
 def test_a_terminated_run_saves_where_it_is_and_goes_on_as_one_that_never_was(request, tmp_path, capsys, name, first):
     pipeline, data = module(name), "mosaics" if name.startswith("cifar10") else "folder"
     vars(pipeline).setdefault("BLOCKS", {})[18] = (1, 1, 0, 0)
@@ -666,7 +668,9 @@ def test_an_error_is_one_line_that_says_what_is_wrong(tmp_path):
         assert "\n" not in exited.value.code
 
 
-@pytest.mark.parametrize(("name", "data"), [("cifar10_autoaugment", "mosaics"), ("imagenet_randaugment", "folder")])
+@pytest.mark.parametrize(
+    ("name", "data"), [("cifar10_autoaugment", "mosaics"), *weekly(("imagenet_randaugment", "folder"))]
+)
 def test_a_run_may_have_few_batches(request, name, data):
     """The schedule divides by the length of its rise less a batch."""
     pipeline = module(name)

@@ -41,7 +41,7 @@ from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.planning import Frozen
 from dalirefurb.store import StoreSpec
 from dalirefurb.store.memory import SlotRows
-from tests.in_turn import EACH_CHANGE
+from tests.in_turn import EACH_CHANGE, weekly
 from tests.pictures import picture, write_folder
 from tests.pipelines import living_pipelines
 
@@ -90,14 +90,14 @@ def test_kernels_do_what_comes_before_a_stage_of_the_users_wherever_the_split(sp
     assert [choose_kernels(None, with_own_stage(split, place), Devices()) for place in (1, 2)] == ["dali", "numba"]
 
 
-@pytest.mark.parametrize("place", [3, *(pytest.param(place, marks=pytest.mark.weekly) for place in (2, 5))])
+@pytest.mark.parametrize("place", [3, *weekly(2, 5)])
 def test_dali_goes_on_where_kernels_end_alike_at_every_split(folder: ImageFolder, place: int) -> None:
     """With a store and without; and nearly as if DALI had done all."""
     standard = Standard(NUM_SAMPLES, batch_size=6)
     by_dali = epochs(Loader(folder, with_own_stage(1, place), standard, kernels="dali"), 1)
     expected = epochs(Loader(folder, with_own_stage(1, place), standard), 1)
     assert 0 < (expected - by_dali).abs().mean() < 0.05
-    for split in range(0, len(RECIPE.stages) + 2, 3 if EACH_CHANGE else 1):
+    for split in range(0, len(RECIPE.stages) + 2, 4 if EACH_CHANGE else 1):
         recipe = with_own_stage(split, place)
         assert torch.equal(epochs(Loader(folder, recipe, standard), 1), expected)
         refurbish = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=2)
@@ -131,7 +131,7 @@ def test_what_dali_goes_on_with_is_served_alike_with_a_store_and_without(folder:
     assert (expected.shape, expected.dtype) == (by_dali.shape, by_dali.dtype)
     assert (expected.float() - by_dali.float()).abs().mean() < 0.05
     frozen = Frozen(NUM_SAMPLES, batch_size=6)
-    for split in (1, len(recipe.stages) - 1):
+    for split in (*(() if EACH_CHANGE else (1,)), len(recipe.stages) - 1):
         assert torch.equal(epochs(Loader(folder, recipe.at(split), standard), 1), expected)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -213,7 +213,7 @@ def test_kernels_that_cannot_be_had_are_refused(
         choose_kernels(kernels, recipe, Devices(*devices))
 
 
-@pytest.mark.parametrize("split", [1, "rand_augment_2"])
+@pytest.mark.parametrize("split", [1, *weekly("rand_augment_2")])
 def test_arrays_are_served_by_kernels_as_by_dali(
     arrays: Arrays, split: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,7 +302,7 @@ def test_batches_that_are_let_go_together_leave_their_memory_to_later_ones(
 
 @pytest.mark.parametrize(
     ("replicas", "threads_each", "expected"),
-    [(1, 1, [1]), (2, 1, [2]), (3, 1, [3]), (4, 1, [2, 2]), (1, 5, [3, 3])],
+    [*weekly((1, 1, [1]), (2, 1, [2])), (3, 1, [3]), (4, 1, [2, 2]), (1, 5, [3, 3])],
 )
 def test_two_lanes_decode_where_each_has_two_threads(replicas: int, threads_each: int, expected: list[int]) -> None:
     depths = Depths(

@@ -180,7 +180,7 @@ WHOLLY_TRIED = "paper, split in the middle"
 
 
 def chosen(rows: Sequence[Any], wholly: str) -> list[Any]:
-    """Return rows with stores: each with one in turn, and one with all.
+    """Return rows with stores: each with one in turn, and one, if it is named, with all.
 
     What a store loses it loses by indices and numbers, whatever the images are, so the others run weekly.
     """

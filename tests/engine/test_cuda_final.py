@@ -138,21 +138,30 @@ def loader_of(folder: Source, recipe: Recipe, planner: Planner, store: Store | N
 
 
 CHOSEN = {
-    *(("rand_augment", store) for store in STORES),
-    *((recipe, "memory") for recipe in ("of any size", "float16", "more")),
+    *(("rand_augment", store, "both parts") for store in STORES),
+    ("rand_augment", "memory", "final part"),
+    ("of any size", "memory", "final part"),
+    ("float16", "memory", "both parts"),
+    ("more", "memory", "final part"),
 }
-"""Each store, sizes that differ, a type that is rounded to, and all kinds of kernels."""
+"""Each store, sizes that differ, a type that is rounded to, and all kinds of kernels; each part."""
 
-PAIRS = [
-    pytest.param(recipe, store, marks=[] if (recipe, store) in CHOSEN else pytest.mark.weekly)
+PLACED = [
+    pytest.param(
+        recipe,
+        store,
+        devices,
+        id=f"{recipe}-{store}-{place}",
+        marks=[] if (recipe, store, place) in CHOSEN else pytest.mark.weekly,
+    )
+    for place, devices in (("final part", {}), ("both parts", BOTH))
     for recipe in RECIPES
     for store in STORES
     if recipe != "of any size" or store not in ("device", "pinned host")  # whose slots have one size
 ]
 
 
-@pytest.mark.parametrize("devices", [{}, BOTH], ids=["final part", "both parts"])
-@pytest.mark.parametrize(("recipe", "store"), PAIRS)
+@pytest.mark.parametrize(("recipe", "store", "devices"), PLACED)
 @pytest.mark.filterwarnings("ignore:Refurbish reuses partial images, but there is no store")
 def test_parts_on_the_gpu_serve_what_the_cpu_serves(
     folder: ImageFolder, recipe: str, store: str, devices: dict[str, Any], tmp_path: Any

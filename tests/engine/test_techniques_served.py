@@ -76,7 +76,7 @@ def without_store(source: ImageFolder) -> dict[int, Batches]:
 NUMBERS = [pytest.param(number, id=technique.id) for number, technique in enumerate(TECHNIQUES)]
 
 
-@pytest.mark.parametrize(("number", "kind", "meddle"), chosen(NUMBERS, "echoing before augmentation"))
+@pytest.mark.parametrize(("number", "kind", "meddle"), chosen(NUMBERS, ""))
 def test_tensors_are_the_same_whatever_the_store_does(
     number: int,
     kind: type[MemoryStore],

@@ -50,7 +50,7 @@ from dalirefurb.errors import ConfigurationError, SampleError, StoreError
 from dalirefurb.keep.folder import KeepFolder
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
-from tests.in_turn import EACH_CHANGE, in_turn
+from tests.in_turn import EACH_CHANGE, for_one, weekly
 from tests.pictures import encode, jpeg, picture, write_folder
 from tests.resuming import losses_of
 
@@ -192,12 +192,13 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-@pytest.mark.parametrize(("fill", "kernels"), in_turn([*FILLS], ["numba", "dali"]))
+@pytest.mark.parametrize(("fill", "kernels"), for_one("half full", [*FILLS], "numba", "dali"))
 def test_a_keep_changes_nothing_that_is_served(fill: str, kernels: Any, photos: ImageFolder, tmp_path: Path) -> None:
     assert_same(served(FILLS[fill](tmp_path, photos), kernels=kernels), served(photos, kernels=kernels))
 
 
-@pytest.mark.parametrize(("recipe", "kernels", "stored"), in_turn([*RECIPES], ["numba", "dali"], [False, True]))
+@pytest.mark.parametrize("stored", [*weekly(False), True])  # Without a store each fill is tried above.
+@pytest.mark.parametrize(("recipe", "kernels"), for_one("a resize", [*RECIPES], "numba", "dali"))
 def test_whatever_the_recipe(recipe: str, kernels: Any, stored: bool, photos: ImageFolder, tmp_path: Path) -> None:
     planner = Refurbish(NUM_SAMPLES, batch_size=BATCH_SIZE, reuse_factor=2, seed=3)
     kept = half_full(tmp_path, photos)
@@ -214,10 +215,10 @@ def test_whatever_the_recipe(recipe: str, kernels: Any, stored: bool, photos: Im
     "planner",
     [
         Refurbish(NUM_SAMPLES, batch_size=BATCH_SIZE, reuse_factor=3, shards=2),
-        Echo(STANDARD, echoing_factor=2, buffer_size=4),
         SmartCache(NUM_SAMPLES, batch_size=BATCH_SIZE, num_cache_objects=12, replace_percent=0.5),
-        Evaluate(NUM_SAMPLES, batch_size=BATCH_SIZE),
         AutoAssist(STANDARD, lag=9),
+        # A keep asks for what these ask for, each sample once or several times.
+        *weekly(Echo(STANDARD, echoing_factor=2, buffer_size=4), Evaluate(NUM_SAMPLES, batch_size=BATCH_SIZE)),
     ],
     ids=lambda planner: type(planner).__name__,
 )
@@ -235,7 +236,7 @@ def test_a_training_goes_on_with_a_keep_and_without(photos: ImageFolder, tmp_pat
     assert_same(batches, served(photos))
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, *weekly(4)])
 def test_ranks_share_one_folder(world_size: int, photos: ImageFolder, tmp_path: Path) -> None:
     source, planner = Counted(photos), Refurbish(NUM_SAMPLES, batch_size=8, reuse_factor=2, shards=4, seed=1)
     for rank in range(world_size):

@@ -43,6 +43,7 @@ from dalirefurb.kernels.record import CRAMPED, DONE, PROBLEMS, WIDTH
 from dalirefurb.reading.inspector import decoded
 from dalirefurb.source import Source
 from dalirefurb.source.levels import Levels
+from tests.in_turn import in_turn
 from tests.keep.test_kept import Counted, assert_same, served, taken_in_turn
 from tests.pictures import encode, jpeg, picture
 
@@ -333,8 +334,7 @@ FILLS: dict[str, Callable[[Path, ImageFolder], Kept]] = {
 }
 
 
-@pytest.mark.parametrize("fill", FILLS)
-@pytest.mark.parametrize("recipe", ["a crop first", "decoding alone"])
+@pytest.mark.parametrize(("fill", "recipe"), in_turn([*FILLS], ["a crop first", "decoding alone"]))
 def test_planes_change_nothing_that_is_served(
     fill: str, recipe: str, files: tuple[ImageFolder, list[int]], tmp_path: Path
 ) -> None:
@@ -345,8 +345,7 @@ def test_planes_change_nothing_that_is_served(
 
 
 @pytest.mark.usefixtures("never_whole")
-@pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(("recipe", "stored"), in_turn([*RECIPES], [False, True]))
 def test_whatever_the_recipe_no_whole_image_is_made_before_kernels(
     recipe: str, stored: bool, files: tuple[ImageFolder, list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

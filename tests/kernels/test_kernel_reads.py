@@ -80,6 +80,7 @@ def test_what_reads_a_byte_behind_it_would_be_killed() -> None:
     assert run("crop_flip.crop", beyond=1).returncode < 0
 
 
+@pytest.mark.weekly  # What reads a byte would be killed alike, below: the same memory is protected.
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is protected by Linux's call")
 def test_what_writes_a_byte_behind_its_result_would_be_killed() -> None:
     pytest.importorskip("numba")

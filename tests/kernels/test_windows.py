@@ -282,9 +282,14 @@ def test_an_array_that_would_become_too_large_is_named(kernels: Kernels, stored:
 
 
 @pytest.mark.skipif("numba" not in KERNELS, reason="numba is not installed")
-@pytest.mark.parametrize("crop", [CenterCrop((24, 31)), RandomCrop((24, 31)), RandomCrop((24, 31), padding=3)])
-@pytest.mark.parametrize("interpolation", ["nearest", "bilinear"])
-@pytest.mark.parametrize("kind", [RandomAffine, RandomRotation])
+@pytest.mark.parametrize(
+    ("crop", "interpolation", "kind"),
+    in_turn(
+        [CenterCrop((24, 31)), RandomCrop((24, 31)), RandomCrop((24, 31), padding=3)],
+        ["bilinear", "nearest"],
+        [RandomAffine, RandomRotation],
+    ),
+)
 def test_a_crop_behind_a_warp_is_made_with_it_to_the_same_bits(kind: Any, interpolation: Any, crop: Any) -> None:
     """Split between the two, the whole warp is made; else its window alone."""
     more: dict[str, Any] = {"translate": (0.2, 0.1), "scale": (0.7, 1.5), "shear": 10} if kind is RandomAffine else {}

@@ -49,7 +49,7 @@ from tests.bad_files import Batches, bad_content, encoded
 from tests.bad_files import assert_same as assert_alike
 from tests.engine.test_bit_identity import Batches as Served
 from tests.engine.test_bit_identity import assert_same, serve
-from tests.in_turn import in_turn
+from tests.in_turn import for_one, in_turn
 from tests.loading import flat_loader
 from tests.pictures import write_folder
 from tests.reading.test_bad_samples import Counting
@@ -143,7 +143,9 @@ def test_a_hit_reads_nothing_and_serves_the_same(
 
 @pytest.mark.parametrize(
     ("recipe", "kernels"),
-    in_turn([RECIPE, rand_augment(SIZE, order="crop_last"), simple(SIZE), evaluate(SIZE)], ["numba", "dali"]),
+    for_one(
+        evaluate(SIZE), [RECIPE, rand_augment(SIZE, order="crop_last"), simple(SIZE), evaluate(SIZE)], "numba", "dali"
+    ),
 )
 def test_without_reuse_files_and_images_serve_the_same(recipe: Recipe, kernels: Kernels, source: ImageFolder) -> None:
     wanted, _ = serve(source, recipe, STANDARD, kernels=kernels, epochs=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from copy import deepcopy
 from pathlib import Path
@@ -149,19 +148,7 @@ REFUSED_BY_GRAPH = ("corrupt/xcsn0g01.png", "jpeg_lossless/cat-3449999_640_grays
 KEPT = {"no store": (WINDOW, False), "images": (WINDOW, True), "files": (WINDOW.at(0), True)}
 
 
-@pytest.mark.parametrize(
-    ("name", "kept", "batches_per_group"),
-    [
-        # Each pair of the three is always tried, and all triples weekly.
-        pytest.param(
-            name,
-            kept,
-            size,
-            marks=[] if (name == REFUSED_BY_GRAPH[0]) ^ (kept == "images") ^ (size == 1) else pytest.mark.weekly,
-        )
-        for name, kept, size in itertools.product(REFUSED_BY_GRAPH, KEPT, (1, 4))
-    ],
-)
+@pytest.mark.parametrize(("kept", "name", "batches_per_group"), in_turn([*KEPT], REFUSED_BY_GRAPH, [1, 4]))
 def test_what_only_the_graph_refuses_is_decoded_by_pillow_too(
     name: str, kept: str, batches_per_group: int, shared_data: Path, tmp_path: Path
 ) -> None:

@@ -157,6 +157,9 @@ SCENES: list[tuple[str, int, str, bool]] = [
 ]
 """Which file, how it is served, split and kernels, and whether it can be."""
 
+SERVED = [number for number in range(len(SCENES)) if not EACH_CHANGE or number not in (1, 5)]
+"""For each change each file once, of BMP and of two orientations one scene; and each split and kernels."""
+
 
 @pytest.fixture(scope="module")
 def told(good: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[list[list[str]], str]:
@@ -170,7 +173,13 @@ def told(good: list[Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[li
     return [line.split() for line in done.stdout.splitlines()], f"exit code {done.returncode}: {done.stderr}"
 
 
-@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: "-".join(map(str, scene)))
+@pytest.mark.parametrize(
+    "scene",
+    [
+        pytest.param(scene, id="-".join(map(str, scene)), marks=pytest.mark.weekly if number in (1, 5) else [])
+        for number, scene in enumerate(SCENES)
+    ],
+)
 def test_what_decoders_throw_on_ends_no_process(
     scene: tuple[str, int, str, bool], told: tuple[list[list[str]], str]
 ) -> None:
@@ -218,7 +227,8 @@ def _serve_in_this_process(folder: Path, number: int) -> list[str]:
 
 if __name__ == "__main__":
     Graph.serialize = cache(Graph.serialize)  # type: ignore[method-assign]
-    for number, (_, _, kernels, _) in enumerate(SCENES):
+    for number in SERVED:
+        kernels = SCENES[number][2]
         if kernels == "dali" or find_spec("numba"):
             told_of = _serve_in_this_process(Path(sys.argv[1]), number)
             print(number, *told_of, flush=True)  # noqa: T201

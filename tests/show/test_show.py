@@ -31,6 +31,7 @@ from dalirefurb.show.plots import compare_plans, history, history_plot, plan_plo
 from dalirefurb.show.sheet import CELL, operations_sheet, pictures_sheet
 from dalirefurb.source import Arrays, ImageFolder
 from dalirefurb.store import MemoryStore
+from tests.in_turn import weekly
 from tests.pictures import jpeg, picture, write_folder
 
 pytestmark = pytest.mark.usefixtures("traced_once")
@@ -178,7 +179,7 @@ def test_versions_are_those_of_the_group_of_refurbishing_that_begins_anew_in_epo
             assert getattr(plan, name).tolist() == getattr(theirs, name)[rows].tolist()
 
 
-@pytest.mark.parametrize(("size", "factor"), [pytest.param(CELL, 1, marks=pytest.mark.weekly), (100, 1), (32, 4)])
+@pytest.mark.parametrize(("size", "factor"), [*weekly((CELL, 1), (100, 1)), (32, 4)])
 def test_a_sheet_has_every_pixel_of_a_picture_and_tells_cached_from_fresh_by_the_colour_of_its_frame(size, factor):
     recipe = trivial_augment(size, raw=True)
     (taken,) = take_pictures(arrays(size=size), recipe, [1], reuse_factor=2)
@@ -353,7 +354,7 @@ def test_a_history_plot_draws_so_many_batches_and_samples_as_can_be_seen():
     assert batches.get_xlabel() == "batches, the first 100 of 420"
 
 
-DRAWN = ("standard", "refurbish", "smartcache")
+DRAWN = ("refurbish", "smartcache")
 """Of techniques, which are planned and trained with elsewhere, those whose plans look most different."""
 
 

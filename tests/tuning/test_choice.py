@@ -19,6 +19,7 @@ from dalirefurb.tuning.choice import Verified, rival, settled
 from dalirefurb.tuning.costs import ORDERS, Costs, StepCosts
 from dalirefurb.tuning.report import shown, table
 from dalirefurb.tuning.tune import advise, workload_of
+from tests.in_turn import in_turn
 from tests.tuning.made import MS, PARTIAL_BYTES, costs, machine, split, steady, workload
 
 STANDARD_BATCH_MS = 256 * 0.7
@@ -81,24 +82,27 @@ ROUNDS_OF_ONE = steady(0.1 * MS, n=1)
 FEW = "measured 1 of 9 splits; needs about 140 s more: tune(limit_s=230), or --limit 230"
 
 
-@pytest.mark.parametrize("slow", [0.1, 0.7], ids=["reuse would be faster", "reuse would be as fast"])
-@pytest.mark.parametrize("step_ms", [None, 10, 3 * STANDARD_BATCH_MS])
+UNMEASURED = [
+    ({"missing": FEW}, FEW),
+    ({"hit": ROUNDS_OF_ONE}, "measured 1 of 2 splits in all 3 rounds; needs about 240 s more: tune(limit_s=360), "),
+    ({"standard": steady(0.7 * MS, n=2)}, "measured 0 of 2 splits in all 3 rounds; "),
+    (
+        {"standard": steady(0.7 * MS, relative=0.14)},
+        "rounds of standard loading differed by 14 %; needs about 120 s more, while "
+        "nothing else works on this machine: tune(limit_s=120), or --limit 120",
+    ),
+    ({"step": steady(MS, relative=0.2)}, "rounds of the step differed by 20 %; needs about 120 s more"),
+    ({"step": steady(MS, n=1)}, "the step was measured in 1 of 3 rounds; needs about 120 s more"),
+]
+"""What was changed in costs, and what is missing then."""
+
+
 @pytest.mark.parametrize(
-    ("changed", "missing"),
-    [
-        ({"missing": FEW}, FEW),
-        ({"hit": ROUNDS_OF_ONE}, "measured 1 of 2 splits in all 3 rounds; needs about 240 s more: tune(limit_s=360), "),
-        ({"standard": steady(0.7 * MS, n=2)}, "measured 0 of 2 splits in all 3 rounds; "),
-        (
-            {"standard": steady(0.7 * MS, relative=0.14)},
-            "rounds of standard loading differed by 14 %; needs about 120 s more, while "
-            "nothing else works on this machine: tune(limit_s=120), or --limit 120",
-        ),
-        ({"step": steady(MS, relative=0.2)}, "rounds of the step differed by 20 %; needs about 120 s more"),
-        ({"step": steady(MS, n=1)}, "the step was measured in 1 of 3 rounds; needs about 120 s more"),
-    ],
+    ("unmeasured", "slow", "step_ms"), in_turn(UNMEASURED, [0.1, 0.7], [None, 10, 3 * STANDARD_BATCH_MS])
 )
-def test_nothing_is_recommended_of_what_was_not_measured_whatever_the_costs(slow, step_ms, changed, missing):
+def test_nothing_is_recommended_of_what_was_not_measured_whatever_the_costs(slow, step_ms, unmeasured):
+    """Whether reuse would be faster, or as fast."""
+    changed, missing = unmeasured
     first, second = split(place=1, hit_ms=slow, kept=1.0, deterministic=True), split(hit_ms=slow)
     for field in ("standard", "hit"):
         if field in changed:

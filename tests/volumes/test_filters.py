@@ -32,6 +32,7 @@ from dalirefurb.augment import (
 )
 from dalirefurb.engine.volumes import carried_through
 from dalirefurb.errors import ConfigurationError, LoaderError
+from tests.in_turn import in_turn
 from tests.volumes.reference import volumes
 
 SIZE = (9, 12, 10)
@@ -62,8 +63,7 @@ def matrix_of(drawn: list[float], degrees: float, scale: tuple[float, float]) ->
     return made
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("dtype", ["float32", "int16"])
+@pytest.mark.parametrize(("seed", "dtype"), in_turn(range(8), ["float32", "int16"]))
 def test_a_window_is_turned_and_scaled_as_scipy_does(seed: int, dtype: str) -> None:
     image, mask = volume(seed, dtype=dtype)
     drawn = np.random.default_rng(seed).random(10).tolist()

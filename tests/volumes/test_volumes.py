@@ -58,6 +58,7 @@ from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source.volume_arrays import volume_of
 from dalirefurb.store import DeviceStore
+from tests.in_turn import in_turn
 from tests.volumes.reference import batch_of, noise, volumes
 
 COUNT, SEED = 10, 5
@@ -116,8 +117,7 @@ def test_at_reuse_factor_1_every_split_serves_the_same(split: int) -> None:
     assert same(served(source_of(), recipe_of(split), planner), served(source_of(), recipe_of(0), planner))
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "float32"])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("dtype", "channels"), in_turn(["uint8", "int8", "uint16", "int16", "float32"], [1, 3]))
 def test_values_of_every_type_are_served(dtype: str, channels: int) -> None:
     given = volumes(6, dtype, channels)
     stages = RandomCrop3D((8, 10, 8)), RandomFlip3D(), RandomRotate90(1.0, axes=(0, 2))

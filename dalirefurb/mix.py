@@ -109,20 +109,25 @@ class Mix(metaclass=TakesNumbers):
                 f"labels must be of whole images, but these are masks of shape {tuple(labels.shape)}, of which no "
                 f"blend is defined: leave Mix out"
             )
-        if labels.shape != shape or labels.dtype == torch.bool:
+        if labels.shape != shape or labels.dtype == torch.bool or labels.is_complex():
+            remedies = {(rows,): "pass classes as integers", (rows, 1): "pass labels.flatten()"}
+            remedies[rows, self.num_classes] = "pass labels.float()"
+            remedy = remedies.get(tuple(labels.shape), "several labels of an image cannot be mixed so")
             raise ConfigurationError(
                 f"labels must be classes of shape ({rows},) or targets of shape ({rows}, {self.num_classes}), "
-                f"got {labels.dtype} of shape {tuple(labels.shape)}: several labels of an image cannot be mixed so"
+                f"got {labels.dtype} of shape {tuple(labels.shape)}: {remedy}"
             )
         if soft:
             return labels.float()
+        labels = labels.long()  # Of the other unsigned types torch knows no least.
         # On a GPU it would wait to look at them; there torch itself stops at a class that is none.
         if labels.device.type == "cpu" and rows and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
+            least, most = int(labels.min()), int(labels.max())
             raise ConfigurationError(
-                f"labels must be classes in 0..{self.num_classes - 1}, got {int(labels.min())}..{int(labels.max())}: "
-                f"pass a larger num_classes"
+                f"labels must be classes in 0..{self.num_classes - 1}, got {least}..{most}: "
+                + ("leave samples without a class out" if least < 0 else "pass a larger num_classes")
             )
-        return torch.nn.functional.one_hot(labels.long(), self.num_classes).float()
+        return torch.nn.functional.one_hot(labels, self.num_classes).float()
 
 
 def _check(name: str, value: object, limits: str, most: float, remedy: str) -> None:
@@ -132,6 +137,7 @@ def _check(name: str, value: object, limits: str, most: float, remedy: str) -> N
 def _check_tensors(images: torch.Tensor, labels: torch.Tensor) -> None:
     for name, given in (("images", images), ("labels", labels)):
         remedy = "mix what the loader serves; of objects with boxes nothing is mixed, so leave Mix out there"
+        remedy = "mix each view by itself" if isinstance(given, tuple) else remedy
         require(isinstance(given, torch.Tensor), name, "a tensor", type(given).__name__, remedy)
     require(
         images.ndim == 4 and images.is_floating_point(),

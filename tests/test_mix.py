@@ -166,6 +166,15 @@ def test_a_gpu_mixes_as_a_cpu_does(alphas):
         assert torch.allclose(targets.cpu(), expected_targets, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.uint16, torch.uint32, torch.uint64])
+def test_labels_of_any_integer_type_are_mixed_alike(dtype):
+    images, labels = unmixed()
+    mix = Mix(CLASSES, mixup=0.4)
+    assert torch.equal(mix(images, labels.to(dtype), step=1)[1], mix(images, labels, step=1)[1])
+    with pytest.raises(ConfigurationError, match=r"classes in 0\.\.5, got 7\.\.7: pass a larger num_classes"):
+        mix(images, torch.full((CLASSES,), 7).to(dtype), step=1)
+
+
 def test_a_batch_of_one_is_mixed_with_itself():
     images = torch.rand(1, 3, 8, 8)
     mixed, targets = Mix(CLASSES, mixup=1.0, cutmix=1.0)(images, torch.tensor([2]), step=0)
@@ -193,7 +202,12 @@ IMAGES, LABELS = torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.int64)
         (lambda: Mix(9)(IMAGES, LABELS[:3], step=0), "labels must be classes of shape (4,) or targets of shape (4, 9)"),
         (lambda: Mix(9)(IMAGES, torch.zeros(4, 8), step=0), "got torch.float32 of shape (4, 8)"),
         (lambda: Mix(9)(IMAGES, LABELS + 9, step=0), "labels must be classes in 0..8, got 9..9"),
-        (lambda: Mix(9)(IMAGES, LABELS - 1, step=0), "labels must be classes in 0..8, got -1..-1"),
+        (lambda: Mix(9)(IMAGES, LABELS - 1, step=0), "classes in 0..8, got -1..-1: leave samples without a class out"),
+        (lambda: Mix(9)((IMAGES, IMAGES), LABELS, step=0), "must be a tensor, got 'tuple': mix each view by itself"),
+        (lambda: Mix(9)(IMAGES, LABELS[:, None].int(), step=0), "torch.int32 of shape (4, 1): pass labels.flatten()"),
+        (lambda: Mix(9)(IMAGES, LABELS.float(), step=0), "torch.float32 of shape (4,): pass classes as integers"),
+        (lambda: Mix(9)(IMAGES, LABELS * 1j, step=0), "torch.complex64 of shape (4,): pass classes as integers"),
+        (lambda: Mix(9)(IMAGES, torch.eye(9)[LABELS] > 0, step=0), "torch.bool of shape (4, 9): pass labels.float()"),
     ],
 )
 def test_what_cannot_be_mixed_is_one_line(use, told):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from numbers import Real
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -29,6 +31,15 @@ def plain(value: Any) -> Any:
         value = value.tolist()
     listed = isinstance(value, (tuple, list)) and not hasattr(value, "_fields")
     return tuple(map(plain, value)) if listed else value
+
+
+def path_of(path: str | os.PathLike[str]) -> Path:
+    """Return a path, in which "~" at the beginning is the user's home folder, as in a shell, not a folder of that name.
+
+    >>> path_of("~/keep") == Path.home() / "keep"
+    True
+    """
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - of which no user is unknown
 
 
 def require(holds: bool, name: str, wanted: str, value: object, remedy: str) -> None:

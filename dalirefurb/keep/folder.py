@@ -298,7 +298,10 @@ class KeepFolder:
             whole.replace(file)
             return
         except (ValueError, KeyError) as error:
-            raise StoreError(f"{file} must say what is kept there, but is damaged: delete the folder") from error
+            raise StoreError(
+                f"{file} must say what is kept there, but is damaged: pass another folder, or delete {IDENTITY}, "
+                f"{', '.join(_OPENED)} there"
+            ) from error
         if found := differences(present, json.loads(json.dumps(identity))):
             raise StoreError(
                 f"a keep is of one source and in one form, but {self._path} holds another: {found}: pass another "

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb.augment.stage import Stage
-from dalirefurb.checks import require
+from dalirefurb.checks import path_of, require
 from dalirefurb.dali import Decoder, versions
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images
@@ -115,7 +115,7 @@ class Kept(DerivedSource):
             raise ConfigurationError(
                 "form='planes' needs the package numba, which makes RGB of them: pass form='decoded'"
             )
-        self._paths = [Path(os.fspath(each)).absolute() for each in paths]
+        self._paths = [path_of(each).absolute() for each in paths]
         self._form, self._size = "stages" if self._prefix else str(form), size
         self.planes |= form == "planes"
         if self._prefix is not None:

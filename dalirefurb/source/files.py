@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dalirefurb.checks import path_of
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, fingerprint_of_names, spread
 from dalirefurb.source.labels import number_labels, warn_of_many
@@ -183,7 +184,7 @@ class ImageFolder(_Files):
                 f"'photos/train'; Concat([ImageFolder(one), ImageFolder(other)]) puts two together, and "
                 f"FileList(paths, labels) takes files"
             )
-        self._root = str(Path(root))
+        self._root = str(path_of(root))
         try:
             left_out = self._scan()
         except OSError as error:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import require
+from dalirefurb.checks import path_of, require
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, digest_of, fingerprint_of_names
 from dalirefurb.source.files import EXTENSIONS, PathLike
@@ -81,7 +81,7 @@ class TarShards(Source):
         require(isinstance(label, str) or callable(label), "label", wanted, label, "pass such as 'cls'")
         self._shards = open_shards(urls, storage_options or {})
         written = label if isinstance(label, str) else None
-        self._index = IndexFiles(None if index is None else Path(index))
+        self._index = IndexFiles(None if index is None else path_of(index))
         scans = _scans(self._shards, self._index, image=image, label=written, progress=progress)
         self._members = [member for each in scans for member in each.members]
         self._offsets = np.array([offset for each in scans for offset in each.offsets], np.int64)

@@ -30,6 +30,7 @@ from dalirefurb import (
     AutoAssist,
     BadSamplePolicy,
     Concat,
+    DiskStore,
     Echo,
     Evaluate,
     FileList,
@@ -402,8 +403,28 @@ def test_a_folder_holds_one_form_of_one_source(photos: ImageFolder, tmp_path: Pa
     with pytest.raises(StoreError, match="must be one that can be read, written and locked, but"):
         Kept(photos, tmp_path / "file")
     (tmp_path / "keep" / "keep.json").write_text("{")
-    with pytest.raises(StoreError, match="is damaged: delete the folder"):
+    with pytest.raises(StoreError, match=r"is damaged: pass another folder, or delete keep\.json, room,"):
         Kept(photos, tmp_path / "keep")
+
+
+def test_the_users_home_folder_can_begin_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, here = tmp_path / "home", tmp_path / "here"
+    write_folder(home / "photos", num_samples=4)
+    here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    photos = ImageFolder("~/photos")
+    shard = here / "a.tar"
+    with tarfile.open(shard, "w") as tar:
+        tar.add(photos.name(0), "a.jpg")
+    assert len(TarShards(shard, label=lambda _: 0, index="~/index")) == 1
+    assert Kept(photos, Path("~/keep"), form="encoded").fill() == 4
+    with Loader(photos, simple(SIZE), Refurbish(4, batch_size=2, reuse_factor=2), DiskStore("~/store")) as loader:
+        next(iter(loader))
+    assert DiskStore.inspect("~/store").path == home / "store"
+    DiskStore.purge(Path("~/store"))
+    assert {each.name for each in home.iterdir()} == {"photos", "index", "keep"}
+    assert [each.name for each in here.iterdir()] == ["a.tar"]
 
 
 def test_it_says_what_is_kept_and_where(photos: ImageFolder, tmp_path: Path) -> None:

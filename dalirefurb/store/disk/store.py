@@ -27,7 +27,7 @@ from threading import Condition
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import require
+from dalirefurb.checks import path_of, require
 from dalirefurb.errors import StoreError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.allocator import Allocator
@@ -68,7 +68,7 @@ class DiskStore(Store):
         super().__init__()
         remedy = "pass one to be made, on a fast local disk"
         require(isinstance(path, (str, os.PathLike)), "path", "the path of a file", path, remedy)
-        self._path = Path(path)
+        self._path = path_of(path)
         self._counts = Counter[str]()
 
     inspect = staticmethod(upkeep.inspect)

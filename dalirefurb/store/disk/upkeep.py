@@ -8,6 +8,7 @@ from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
 
+from dalirefurb.checks import path_of
 from dalirefurb.errors import StoreError
 from dalirefurb.store.disk.file_header import SAMPLES_START, Layout, identity, read_header
 from dalirefurb.store.disk.file_lock import holder, lock, reading
@@ -62,7 +63,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     Raises:
         StoreError: There is no store at the path, or its header is damaged.
     """
-    path = Path(path)
+    path = path_of(path)
     with reading(path) as fd:
         spec, records = _contents(fd, path)
         held = records[believable(records, identity(spec))]
@@ -75,7 +76,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
     Raises:
         StoreError: There is no store at the path, its header is damaged, or it is in use.
     """
-    path = Path(path)
+    path = path_of(path)
     with reading(path) as fd:
         lock(fd, path, shared=True)
         spec, records = _contents(fd, path)
@@ -94,7 +95,7 @@ def purge(path: str | os.PathLike[str]) -> int:
     Raises:
         StoreError: There is no store at the path, or it is in use.
     """
-    path = Path(path)
+    path = path_of(path)
     with reading(path) as fd:
         lock(fd, path, shared=False)
         read_header(fd, path)

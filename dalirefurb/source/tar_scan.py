@@ -78,8 +78,9 @@ def scan(
     """
     dotted_endings = EXTENSIONS if image is None else (f".{image.lower()}",)
     endings = [ending[1:] for ending in dotted_endings]
-    in_json = label is not None and label.partition(".")[0] == "json"
-    label_ending, fields = ("json", label.split(".")[1:]) if label and in_json else (label, None)
+    ending, *fields_of = label.split(".") if label else [""]
+    in_json = ending.lower() == "json"
+    label_ending, fields = ("json", fields_of) if in_json else (label and label.lower(), None)
     images: dict[str, _Image] = {}
     labels: dict[str, Any] = {}
     # The first member of each key, and names of images that are not served.

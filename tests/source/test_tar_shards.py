@@ -181,6 +181,8 @@ def test_a_pattern_stands_for_the_shards_that_match_sorted(tmp_path: Path) -> No
         ("json", [b'{"n": 1}', b'{"n": 2}', b'{"n": 3}'], {"label": "json.n"}, [1, 2, 3], None),
         ("json", [b'{"n": {"m": [1, 0]}}'] * 3, {"label": "json.n.m"}, [[1, 0]] * 3, None),
         ("json", [b'{"n": "x"}', b'{"n": "y"}', b'{"n": "x"}'], {"label": "json.n"}, [0, 1, 0], ["x", "y"]),
+        ("CLS", [b"1", b"0", b"2"], {"label": "CLS"}, [1, 0, 2], None),
+        ("Json", [b'{"N": 1}', b'{"N": 2}', b'{"N": 3}'], {"label": "JSON.N"}, [1, 2, 3], None),
         ("txt", [b"", b"", b""], {"label": lambda key: "abc".index(key)}, [0, 1, 2], None),
         ("txt", [b"", b"", b""], {"label": lambda key: key}, [0, 1, 2], ["a", "b", "c"]),
     ],

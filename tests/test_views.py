@@ -199,6 +199,16 @@ def test_views_that_cannot_be_had_are_refused(folder: ImageFolder, recipe: Recip
         Loader(folder, recipe, REFURBISH, MemoryStore(), views=views)
 
 
+def test_views_that_share_too_much_are_told_where_to_part(folder: ImageFolder) -> None:
+    arrays = Arrays(np.zeros((COUNT, 40, 40, 3), np.uint8), np.arange(COUNT))
+    for source, recipe in ((folder, simclr(32)), (arrays, simclr(32).for_arrays())):
+        with pytest.raises(ConfigurationError, match=r"with recipe = recipe\.at\(\d\), views=") as refusal:
+            Loader(source, recipe, REFURBISH, MemoryStore(), views=[recipe.view(2)])
+        parted = recipe.at(int(str(refusal.value).partition("recipe.at(")[2][0]))
+        with Loader(source, parted, REFURBISH, MemoryStore(), views=[parted.view(2)]) as loader:
+            assert len(next(iter(loader))[0]) == 2
+
+
 def test_a_dali_iterator_of_views_is_refused(folder: ImageFolder) -> None:
     loader = Loader(folder, RECIPE, REFURBISH, MemoryStore(), views=VIEWS)
     with loader, pytest.raises(ConfigurationError, match="serves one image of each sample, but this loader has views"):

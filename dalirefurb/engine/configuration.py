@@ -266,7 +266,8 @@ class Configuration:
 
 def _check_views(recipe: Recipe, views: tuple[Recipe, ...], *, alike: bool) -> None:
     """Refuse views that cannot share partial images; and, if need be, views that would be alike."""
-    remedy = "split the recipe where the views part: with recipe = recipe.at(1), views=[recipe.view(2)]"
+    shared = next((place for place, stage in enumerate(recipe.stages) if stage.random), len(recipe.stages))
+    remedy = f"split the recipe where the views part: with recipe = recipe.at({shared}), views=[recipe.view(2)]"
     seen = [recipe]
     for view in views:
         if view.caches_encoded or not _makes_the_same(recipe.partial, view.partial):

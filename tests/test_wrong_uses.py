@@ -244,6 +244,10 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
         "a source is indexed by one int at a time, got slice(0, 2, None): source.subset(",
     ),  # type: ignore[index]
     (
+        lambda path: ImageFolder(path)[np.array([0, 1])],  # type: ignore[index]
+        "a source is indexed by one int at a time, got array([0, 1]): source.subset(",
+    ),
+    (
         lambda _: FileList(["a.jpg"]),
         "FileList: labels must be given: pass a number for each sample; ImageFolder finds them",
     ),  # type: ignore[call-arg]

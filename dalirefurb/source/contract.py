@@ -90,12 +90,13 @@ class Source(metaclass=Explained):
             SampleError: If it is gone or cannot be decoded.
             OSError: If its storage fails.
         """
-        if isinstance(index, slice) or not hasattr(index, "__index__"):
+        try:
+            count, row = len(self), operator.index(index)
+        except TypeError:
             raise TypeError(
                 f"a source is indexed by one int at a time, got {index!r}: source.subset([...]) is a source of some "
                 f"samples, and source.read(np.array([...])) gives several as they are stored"
-            )
-        count, row = len(self), operator.index(index)
+            ) from None
         if not -count <= row < count:
             raise IndexError(f"an index must be in {-count}..{count - 1}, got {row}: the source has {count} samples")
         row %= count

@@ -25,7 +25,8 @@ class TorchDataset(Source):
 
     Images are encoded (bytes, or a one-dimensional uint8 array or tensor), or they are PIL images, arrays of shape
     (height, width, 3) or tensors of shape (3, height, width), of uint8 or uint16, or with `value_range` of any kind of
-    number; grey ones are read as three equal channels. All are encoded, or none is. Item i must be the same whenever it
+    number; grey ones are read as three equal channels. PIL images are taken as they lie, also where their EXIF data
+    would turn them, which encoded ones are. All are encoded, or none is. Item i must be the same whenever it
     is read: leave augmentation to the recipe, and decoding too, where the dataset can give encoded images.
 
     Several threads read a dataset, and as with PyTorch's worker processes each reads a copy of its own: made by pickle,

@@ -54,7 +54,7 @@ class MaskFolder(Annotated):
         for place in found:
             if (other := by_place.setdefault(_stem(place), place)) != place:
                 raise ConfigurationError(
-                    f"each mask must have a name of its own, but there are {other} and {place}: remove one",
+                    f"must have a name of its own each, but there are {other} and {place}: remove one",
                     argument="masks",
                 )
         root, mask_root = Path(images), Path(masks)
@@ -63,7 +63,7 @@ class MaskFolder(Annotated):
         if not any(place in by_place for place in wanted):
             first = f"of {paths[0]} there is no {wanted[0]}.png" if paths else f"no image ends in {image_suffix}"
             raise ConfigurationError(
-                f"masks must lie in {mask_root} as images do in {root}, but {first}: pass suffix= if their names end "
+                f"must lie in {mask_root} as images do in {root}, but {first}: pass suffix= if their names end "
                 f"in more, or a list of paths to Masks",
                 argument="masks",
             )

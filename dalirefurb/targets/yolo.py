@@ -108,8 +108,8 @@ class YoloFolder(Annotated):
         if masks:
             if without := [file for file, image in zip(files, outlines, strict=True) if not all(image)]:
                 raise ConfigurationError(
-                    f"masks=True needs an outline of each object, but one in {without[0]} has a box alone: leave masks "
-                    f"out, or give it an outline",
+                    f"need an outline of each object, but one in {without[0]} has a box alone: leave masks out, or "
+                    f"give it an outline",
                     argument="masks",
                 )
             targets["masks"] = InstanceMasks(outlines, normalized=True)
@@ -188,7 +188,7 @@ def _beside(images: Any, labels: Any) -> tuple[list[Path], list[Path]]:
         require(alike, "labels", f"a path for each of {len(paths)} images", f"{len(files)}", "give an image one each")
     if not any(file.exists() for file in files):
         raise ConfigurationError(
-            f"labels must lie in their folder as images do in theirs, but of {paths[0]} there is no {files[0]}",
+            f"must lie in their folder as images do in theirs, but of {paths[0]} there is no {files[0]}",
             argument="labels",
         )
     return paths, files

@@ -218,11 +218,11 @@ def test_masks_of_a_folder_belong_to_images_at_the_same_place(tmp_path: Path) ->
         place = Path(found.name(index)).relative_to(tmp_path / "images").with_suffix("")
         assert found.annotations["mask"].name(index) == str(tmp_path / "masks" / f"{place}_seg.png")  # type: ignore[attr-defined]
         assert (image.shape, target["mask"].shape) == ((4, 5, 3), (4, 5))
-    with pytest.raises(ConfigurationError, match=r"of one/a\.jpg there is no one/a\.png: pass suffix="):
+    with pytest.raises(ConfigurationError, match=r"^masks must .*of one/a\.jpg there is no one/a\.png: pass suffix="):
         MaskFolder(tmp_path / "images", tmp_path / "masks")
     (tmp_path / "masks/two/a_seg.png").unlink()
     (tmp_path / "masks/two/b_seg.tif").write_bytes(b"")
-    with pytest.raises(ConfigurationError, match=r"there are two/b_seg\.png and two/b_seg\.tif: remove one"):
+    with pytest.raises(ConfigurationError, match=r"^masks must .*there are two/b_seg\.png and two/b_seg\.tif: remove"):
         MaskFolder(tmp_path / "images", tmp_path / "masks", suffix="_seg")
     (tmp_path / "masks/two/b_seg.tif").unlink()
     back = MaskFolder(tmp_path / "masks", tmp_path / "images", image_suffix="_seg")
@@ -517,7 +517,9 @@ def test_without_pyyaml_it_says_what_to_install(tmp_path: Path, monkeypatch: pyt
 
 def test_masks_need_outlines(tmp_path: Path) -> None:
     path = data_set(tmp_path, f"{OUTLINE}\n0 0.5 0.5 1 1", f"train: images/train\n{NAMES}")
-    with pytest.raises(ConfigurationError, match=r"masks=True needs an outline of each object, but one in .*1\.txt"):
+    with pytest.raises(ConfigurationError, match=r"^masks need an outline of each object, but one in .*1\.txt"):
         YoloFolder.from_yaml(path, masks=True)
+    with pytest.raises(ConfigurationError, match=r"^labels must lie in their folder as images do in theirs, but of"):
+        YoloFolder([tmp_path / "images/train/0.jpg"], [tmp_path / "none.txt"], names=["one"])
     with pytest.raises(ConfigurationError, match="labels must be a path for each of 1 images, got"):
         YoloFolder([tmp_path / "images/train/0.jpg"], [])

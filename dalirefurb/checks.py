@@ -33,13 +33,18 @@ def plain(value: Any) -> Any:
     return tuple(map(plain, value)) if listed else value
 
 
+def at_home(path: str | os.PathLike[str]) -> str:
+    """Return a path or address, in which "~" at the beginning is the user's home folder, not a folder of that name."""
+    return os.path.expanduser(path)  # noqa: PTH111 - of which no user is unknown
+
+
 def path_of(path: str | os.PathLike[str]) -> Path:
-    """Return a path, in which "~" at the beginning is the user's home folder, as in a shell, not a folder of that name.
+    """Return the path of `at_home`.
 
     >>> path_of("~/keep") == Path.home() / "keep"
     True
     """
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - of which no user is unknown
+    return Path(at_home(path))
 
 
 def require(holds: bool, name: str, wanted: str, value: object, remedy: str) -> None:

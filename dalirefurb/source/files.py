@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dalirefurb.checks import path_of
+from dalirefurb.checks import at_home, path_of
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, fingerprint_of_names, spread
 from dalirefurb.source.labels import number_labels, warn_of_many
@@ -109,7 +109,7 @@ class FileList(_Files):
         for name, given in (("path", path), ("root", root)):
             if not (isinstance(given, (str, os.PathLike)) or (given is None and name == "root")):
                 raise ConfigurationError(f"{name} must be a path, got {given!r:.80}: pass such as 'photos/train.csv'")
-        path = os.fspath(path)
+        path = at_home(path)
         try:
             with Path(path).open(encoding="utf-8-sig", newline="") as file:
                 (images, labels), lines = _columns(file, path, (image, label))
@@ -128,7 +128,7 @@ class FileList(_Files):
                 "write one or remove the row"
             )
         numbers, classes = number_labels(labels, lambda row: f"{path}, line {lines[row]}")
-        folder = os.fspath(Path(path).parent if root is None else root)
+        folder = at_home(Path(path).parent if root is None else root)
         files = cls([os.path.join(folder, name) for name in images], numbers, value_range=value_range)  # noqa: PTH118
         files.classes = classes
         warn_of_many(classes or (), len(files), stacklevel=2)

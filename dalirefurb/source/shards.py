@@ -19,6 +19,7 @@ from typing import IO, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.checks import at_home
 from dalirefurb.errors import ConfigurationError
 
 Identity = dict[str, int | str]
@@ -210,7 +211,7 @@ def open_shards(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     """
     try:
         given = [urls] if isinstance(urls, (str, os.PathLike)) else list(urls)
-        names = [name for url in given for name in expand_braces(os.fspath(url))]
+        names = [name for url in given for name in expand_braces(at_home(url))]
     except TypeError as error:
         raise ConfigurationError(
             f"urls must be paths or addresses, but are not ({error}): pass such as 'train-{{000..099}}.tar'"

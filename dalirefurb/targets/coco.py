@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import require
+from dalirefurb.checks import path_of, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source.contract import digest_of, spread
 from dalirefurb.source.files import FileList, PathLike
@@ -66,11 +66,10 @@ class CocoDetection(Annotated):
         min_area: float = 1.0,
         min_visible: float = 0.0,
     ) -> None:
-        require(
-            Path(images).is_dir(), "images", "a folder", images, "pass the folder of the images, such as 'train2017'"
-        )
+        root = path_of(images)
+        require(root.is_dir(), "images", "a folder", images, "pass the folder of the images, such as 'train2017'")
         with _in_format(annotations):
-            read = {"categories": [], **json.loads(Path(annotations).read_bytes())}
+            read = {"categories": [], **json.loads(path_of(annotations).read_bytes())}
             entries, rows = _of_images(read, annotations, crowds=crowds, empty=empty)
 
             def column(name: str, usual: Any = None) -> list[list[Any]]:
@@ -112,7 +111,7 @@ class CocoDetection(Annotated):
                 targets["masks"] = InstanceMasks(outlines)
             declared = [(each.get("height") or 0, each.get("width") or 0) for each in entries]
             self._declared = np.array(declared, np.int64)
-            paths = [Path(images) / each["file_name"] for each in entries]
+            paths = [root / each["file_name"] for each in entries]
             _look_at_some(paths, images)
         super().__init__(FileList(paths, ids), targets)
         self.categories = names
@@ -227,7 +226,7 @@ def _mirrored(name: str) -> str:
 def parts_of(annotations: PathLike) -> dict[str, bool]:
     """Return which of its parts a file has that `CocoDetection` serves when asked: arguments of it, to look at all."""
     with _in_format(annotations):
-        read = json.loads(Path(annotations).read_bytes())
+        read = json.loads(path_of(annotations).read_bytes())
         keypoints = any(each.get("keypoints") for each in read.get("categories", ()))
         told = [each.get("segmentation") for each in read["annotations"] if not each.get("iscrowd", 0)]
     return {"keypoints": keypoints, "polygons": any(told) and not any(isinstance(each, dict) for each in told)}

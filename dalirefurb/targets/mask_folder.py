@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dalirefurb.checks import require
+from dalirefurb.checks import path_of, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source.files import EXTENSIONS, FileList, PathLike, is_hidden
 from dalirefurb.store.memory_budget import Budget
@@ -57,7 +57,7 @@ class MaskFolder(Annotated):
                     f"must have a name of its own each, but there are {other} and {place}: remove one",
                     argument="masks",
                 )
-        root, mask_root = Path(images), Path(masks)
+        root, mask_root = path_of(images), path_of(masks)
         paths = [place for place in paths if _stem(place).endswith(image_suffix)]
         wanted = [_stem(place).removesuffix(image_suffix) + suffix for place in paths]
         if not any(place in by_place for place in wanted):
@@ -75,8 +75,8 @@ class MaskFolder(Annotated):
 def image_files(folder: PathLike, name: str) -> list[str]:
     """List a folder's image files, at any depth, by their places in it, sorted."""
     remedy = "pass the path of one folder, such as 'photos/images'"
-    require(isinstance(folder, (str, os.PathLike)) and Path(folder).is_dir(), name, "a folder", folder, remedy)
-    places = []
+    require(isinstance(folder, (str, os.PathLike)) and path_of(folder).is_dir(), name, "a folder", folder, remedy)
+    folder, places = path_of(folder), list[str]()
     for parent, _, files in os.walk(folder, followlinks=True):
         inner = os.path.relpath(parent, folder)
         places += [str(Path(inner) / file) for file in files]

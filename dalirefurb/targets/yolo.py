@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import require
+from dalirefurb.checks import path_of, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source.files import FileList, PathLike
 from dalirefurb.targets.annotated import Annotated
@@ -141,7 +141,7 @@ class YoloFolder(Annotated):
         entries = entries if isinstance(entries, list) else [entries]
         told = bool(entries) and all(isinstance(entry, str) for entry in entries) and "names" in read
         require(told, "path", f"a data set's file with 'names' and {part!r}", path, "pass such as 'coco8.yaml'")
-        root = Path(path).parent / (read.get("path") or "")
+        root = path_of(path).parent / (read.get("path") or "")
         images: list[PathLike] = []
         for entry in entries:
             found = next((each for each in (root / entry, root / entry.removeprefix("../")) if each.exists()), None)
@@ -163,7 +163,7 @@ def _yaml(path: PathLike) -> dict[str, Any]:
             f"to read {path} PyYAML must be installed: pip install pyyaml, or pass images, labels and names"
         ) from error
     try:
-        read = yaml.safe_load(Path(path).read_text())
+        read = yaml.safe_load(path_of(path).read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{path} must be a data set's file, but cannot be read: {error}") from error
     return read if isinstance(read, dict) else {}
@@ -178,10 +178,11 @@ def _labels_of(image: Path) -> Path:
 def _beside(images: Any, labels: Any) -> tuple[list[Path], list[Path]]:
     """Return paths of images, and of the text files of their objects."""
     if isinstance(images, (str, os.PathLike)):
-        folder = isinstance(labels, (str, os.PathLike)) and Path(labels).is_dir()
+        folder = isinstance(labels, (str, os.PathLike)) and path_of(labels).is_dir()
         require(folder, "labels", "a folder", labels, "pass such as 'coco8/labels/train'")
-        paths = [Path(images) / place for place in image_files(images, "images")]
-        files = [Path(labels) / path.relative_to(images).with_suffix(".txt") for path in paths]
+        places = [Path(place) for place in image_files(images, "images")]
+        paths = [path_of(images) / place for place in places]
+        files = [path_of(labels) / place.with_suffix(".txt") for place in places]
     else:
         paths, files = [Path(each) for each in images], [Path(each) for each in labels]
         alike = len(paths) == len(files) > 0

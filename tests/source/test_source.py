@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from dalirefurb.targets import CocoDetection, MaskFolder, YoloFolder
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source import Arrays, FileList, ImageFolder, Source
+from dalirefurb.source import Arrays, FileList, ImageFolder, Source, TarShards
 
 
 def fill(root: Path, *names: str) -> Path:
@@ -400,3 +403,29 @@ def test_a_fingerprint_of_arrays_changes_with_shape_labels_and_the_rows_it_sampl
         Arrays(last, np.arange(5)),
     ]
     assert len({json.dumps(source.fingerprint()) for source in sources}) == len(sources)
+
+
+def test_a_path_can_begin_with_the_users_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    for folder in ("photos/a", "masks/a", "labels/a"):
+        (home / folder).mkdir(parents=True)
+    for file in ("photos/a/0.png", "masks/a/0.png"):
+        Image.new("RGB", (4, 4)).save(home / file)
+    (home / "labels/a/0.txt").write_text("0 0.5 0.5 1 1")
+    (home / "photos.csv").write_text("path,label\na/0.png,1\n")
+    found = {"images": [{"id": 1, "file_name": "a/0.png"}], "annotations": [], "categories": [{"id": 1, "name": "a"}]}
+    (home / "photos.json").write_text(json.dumps(found))
+    with tarfile.open(home / "photos.tar", "w") as tar:
+        tar.add(home / "photos/a/0.png", "0.png")
+    monkeypatch.setenv("HOME", str(home))
+    sources: list[Source] = [
+        ImageFolder("~/photos"),
+        FileList.from_csv("~/photos.csv", root=home / "photos"),
+        FileList.from_csv(home / "photos.csv", root="~/photos"),
+        MaskFolder("~/photos", "~/masks"),
+        YoloFolder("~/photos", "~/labels"),
+        CocoDetection("~/photos", "~/photos.json"),
+    ]
+    assert [source.name(0) for source in sources] == [str(home / "photos/a/0.png")] * len(sources)
+    for shards in ("~/photos.tar", "~/*.tar"):
+        assert TarShards(shards, label=lambda _: 0).name(0).startswith(str(home))

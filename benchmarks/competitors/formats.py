@@ -22,6 +22,8 @@ from competitors.rows import (
     kept_folder,
 )
 
+_COPIES = 500.0  # more of a few samples take LitData minutes to begin with
+
 
 class SlipstreamRow(Row):
     """Slipstream, which maps a file of all encoded images, or of their planes, into memory; threads share each batch.
@@ -123,7 +125,7 @@ class FfcvRow(Row):
 
 
 class LitDataRow(DataLoaderRow):
-    """LitData, whose chunks of encoded images workers decode as they stream from them; an epoch has shuffled copies."""
+    """LitData, whose workers decode encoded images of chunks that they stream; an epoch has many shuffled copies."""
 
     packages = ("torch", "PIL", "competitors.torchvision_v2", "litdata")
     resumes, kept = "by sample", "files"
@@ -137,9 +139,8 @@ class LitDataRow(DataLoaderRow):
         def made(sample: dict[str, Any]) -> tuple[Any, int]:
             return transform(decode(bytes(sample["image"]))), sample["label"]
 
-        copies = float(LONG_EPOCH // len(job.files))
         loader = StreamingDataLoader(
-            StreamingDataset(str(_chunks(job)), shuffle=True, subsample=copies, transform=made),
+            StreamingDataset(str(_chunks(job)), shuffle=True, subsample=_COPIES, transform=made),
             batch_size=job.batch_size,
             drop_last=True,
             num_workers=job.setting["workers"],

@@ -250,7 +250,7 @@ class GrainRow(DataLoaderRow):
                 worker_init_fn=lambda *_: torch.set_num_threads(1),
             )
         )
-        return (torch.from_numpy(images) for images, _ in self._iterator)
+        return map(lambda batch: torch.from_numpy(batch[0]), self._iterator)  # noqa: C417 (holds no batch)
 
     def close(self) -> None:
         """Remove batches from shared memory, where they would stay."""

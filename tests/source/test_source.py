@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dalirefurb.targets import CocoDetection, MaskFolder, YoloFolder
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source import Arrays, FileList, ImageFolder, Source, TarShards
+from dalirefurb.targets import CocoDetection, MaskFolder, YoloFolder
 
 
 def fill(root: Path, *names: str) -> Path:

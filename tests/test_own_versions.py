@@ -184,7 +184,8 @@ def annotated(source: Source) -> Source:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"views": 1}, r"views must be an int of at least 2, got 1"),
+        ({"views": 1}, r"views must be an int in 2\.\.1024, got 1"),
+        ({"views": 2**31}, r"views must be an int in 2\.\.1024, got 2147483648: pass 2 for pairs"),
         ({"views": True}, r"views must be a list of recipes, or a number, got True"),
         ({"planner": Frozen(COUNT, batch_size=4)}, r"planner must be a Refurbish or Standard where views is a number"),
         ({"planner": Standard(8, batch_size=4)}, r"the same number of samples, got 8 and 16"),

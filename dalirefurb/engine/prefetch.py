@@ -94,6 +94,10 @@ class Depths:
         return self.batches_made + (self.admitted + self.announced) * self.batches_per_group
 
 
+_MOST = 2**16
+"""Of threads, and of what waits for them: no machine has as many, and a mistake would take its memory."""
+
+
 @dataclass(frozen=True)
 class Prefetch(metaclass=TakesNumbers):
     """How many threads work for a loader, and how far ahead. What is None is chosen by the loader.
@@ -121,7 +125,7 @@ class Prefetch(metaclass=TakesNumbers):
             choose: shorter groups, fewer of them, at last fewer replicas. What is chosen here is kept.
 
     Raises:
-        ConfigurationError: If a number is not positive, or `memory` is no budget.
+        ConfigurationError: If a number is not in 1..65536, or `memory` is no budget.
     """
 
     num_threads: int | None = None
@@ -137,7 +141,7 @@ class Prefetch(metaclass=TakesNumbers):
         for field in fields(self)[:-1]:
             number = getattr(self, field.name)
             if number is not None or field.default is not None:
-                integer(field.name, number, 1, None, "pass a positive number, or leave it out")
+                integer(field.name, number, 1, _MOST, "pass a positive number, or leave it out")
 
     def depths(
         self,

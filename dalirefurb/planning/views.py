@@ -45,7 +45,7 @@ class Views(DerivedPlanner):
 
     Attributes:
         planner: Planner of the samples, `Refurbish` or `Standard`.
-        views: Images of each sample, at least 2.
+        views: Images of each sample, 2 to 1,024.
         num_samples: Samples of the inner planner, times `views`.
         batch_size: Rows of a batch: those of the inner planner, times `views`.
     """
@@ -57,7 +57,7 @@ class Views(DerivedPlanner):
         wanted = "a Refurbish or Standard where views is a number"
         require(isinstance(self.planner, (Refurbish, Standard)), "planner", wanted, self.planner, remedy)
         super().__post_init__()
-        self._integer("views", 2, None, "pass 2 for pairs, or leave it out")
+        self._integer("views", 2, 1024, "pass 2 for pairs, or leave it out")
         for name in ("num_samples", "batch_size"):
             object.__setattr__(self, name, getattr(self.planner, name) * self.views)
 

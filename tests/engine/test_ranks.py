@@ -309,7 +309,7 @@ def test_a_world_that_does_not_divide_the_shards_is_refused_with_both_numbers(
         ({"rank": (2, 2)}, "rank must be an int in 0..1, got 2: ranks count from 0"),
         ({"rank": (0, 0)}, "world_size must be an int of at least 1, got 0: pass the number of processes"),
         ({"rank": (0, 16)}, "got world_size=16 and shards=8"),
-        ({"num_threads": 0}, "num_threads must be an int of at least 1"),
+        ({"num_threads": 0}, "num_threads must be an int in 1..65536"),
         ({"max_pixels": 0}, "max_pixels must be an int of at least 1"),
         ({"partial_device": "gpu"}, r"must be one of .*got \('gpu', 'cpu'\)"),
     ],

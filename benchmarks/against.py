@@ -24,7 +24,7 @@ HyCache caches, for a given memory, what saves most time: of two layers of RandA
 decoded image, so its choice where half of them fit is a row of ours.
 
     python benchmarks/competitors/build.py              once, minutes
-    python benchmarks/against.py                        about 60 minutes on 2 cores, with 20 GB
+    python benchmarks/against.py                        about 75 minutes on 2 cores, with 20 GB
     python benchmarks/against.py --quick --out q.json   seconds; its figures mean nothing
 """
 

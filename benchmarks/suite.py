@@ -8,7 +8,7 @@ contention  beside busy processes: the share of its speed that each loader keeps
 planning    planning and drawing for up to 10 billion samples
 
 python benchmarks/competitors/build.py                  once: the environment of the other loaders
-python benchmarks/suite.py                              about 100 minutes on 2 quiet cores; into results/
+python benchmarks/suite.py                              about 115 minutes on 2 quiet cores; into results/
 python benchmarks/suite.py --only ablations planning    some of it
 python benchmarks/suite.py --quick --out FOLDER         a minute; its figures mean nothing
 """

@@ -170,6 +170,7 @@ EXPERIMENT = Experiment(
         "--wrong": {"type": float, "help": "share of the images to train on that have another class's label"},
     },
     data=CIFAR10,
+    holds=lambda results: all(claim.holds for claim in results["claims"]),
 )
 
 if __name__ == "__main__":

@@ -47,17 +47,17 @@ import numpy as np
 import stock_dali
 import workers
 from claims import Claim, Spread, claim_table, say, table_of
-from competitors.rows import CROP_AND_FLIP, MOSAIC, VOLUMES, WITH_MASKS, WITH_OBJECTS, Job
-from contestants import HALF_KEPT, Ours, ours_name
+from competitors.rows import CROP_AND_FLIP, MOSAIC, VOLUMES, WITH_MASKS, WITH_OBJECTS, WRITTEN_ONCE, Job
+from contestants import HALF_KEPT, REUSE_FACTORS, Config, Ours, ours_name
 from experiment import Experiment, Options
 from harness import Contender, Entrant, Placement, Slice
-from loaders import KEPT, STANDARD, LoaderTurns, Loading, default_placement
+from loaders import KEPT, STANDARD, LoaderTurns, default_placement
 from PIL import Image
+from sources import listed
 
 from dalirefurb import FileList, Kept
 
 DATA_LOADER = "DataLoader"
-REUSE_FACTORS = (2, 3, 4, 5)
 
 ELSEWHERE = {
     "HyCache's own code": "on no package index; asks for CPLEX and DALI 1.31",
@@ -77,23 +77,6 @@ _COLUMNS = {
 }
 _OURS = (STANDARD, KEPT, HALF_KEPT, "reuse factor")
 _MB = 1e6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config(Loading):
-    """What is run.
-
-    Attributes:
-        reuse_factors: Of our loaders, beside standard, in the paper's order of stages.
-        crop_last: Likewise, with the crop last.
-        calibration_batches: Timed at each setting of a competitor, and as many more as its workers' rotation needs.
-        calibration_rounds: Of stock DALI, whose two settings are nearly as fast.
-    """
-
-    reuse_factors: tuple[int, ...] = REUSE_FACTORS
-    crop_last: tuple[int, ...] = (3,)
-    calibration_batches: int = 4
-    calibration_rounds: int = 3
 
 
 @dataclass(frozen=True)
@@ -264,7 +247,7 @@ class Turns:
 
     def alone(self, entry: Entry) -> Alone:
         """Have one of them serve an epoch in a process of its own; what competitors write once they write anew."""
-        shutil.rmtree(self._options.competitors.parents[1] / workers.WRITTEN_ONCE, ignore_errors=True)
+        shutil.rmtree(self._options.competitors.parents[1] / WRITTEN_ONCE, ignore_errors=True)
         began = time.perf_counter()
         try:
             with entry.alone.turn() as contender:
@@ -280,7 +263,7 @@ class Turns:
         setting = {each.name: getattr(config, each.name) for each in fields(config)}
         size, batch_size = setting.pop("size"), setting.pop("batch_size")
         setting |= {"placement": str(placement), "decoded_bytes": self._decoded_bytes}
-        files, labels = [source.name(index) for index in range(len(source))], [int(label) for label in source.labels]
+        files, labels = listed(source)
         job = Job(turns.name, files, labels, size, batch_size, setting)
         once = workers.Tried(setting, made_ahead=0, rotation=1)
         alone = workers.WorkerTurns(job, once, (sys.executable, contestants.__file__), os.environ)
@@ -330,11 +313,12 @@ def claims(slices: Sequence[Slice]) -> list[Claim]:
 
 def _decoded_bytes(source: FileList) -> int:
     """Sum the bytes of all images once they are decoded."""
+    files, _ = listed(source)
     nbytes: dict[str, int] = {}
-    for name in {source.name(index) for index in range(len(source))}:
-        with Image.open(name) as image:
-            nbytes[name] = 3 * image.width * image.height
-    return sum(nbytes[source.name(index)] for index in range(len(source)))
+    for file in set(files):
+        with Image.open(file) as image:
+            nbytes[file] = 3 * image.width * image.height
+    return sum(nbytes[file] for file in files)
 
 
 EXPERIMENT = Experiment(

@@ -11,7 +11,6 @@ from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import stock_dali
 from competitors.rows import CROP_AND_FLIP, Job
@@ -30,8 +29,27 @@ CROPPED_DALI = f"stock DALI, {CROP_AND_FLIP}"
 STOCK = (stock_dali.NEAREST, stock_dali.DEFAULT)
 CROPPED_STOCK = (CROPPED_DALI, stock_dali.DYNAMIC)
 
+REUSE_FACTORS = (2, 3, 4, 5)
+
 MEMORY = "/dev/shm"
 """Where images are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(Loading):
+    """What is run.
+
+    Attributes:
+        reuse_factors: Of our loaders, beside standard, in the paper's order of stages.
+        crop_last: Likewise, with the crop last.
+        calibration_batches: Timed at each setting of a competitor, and as many more as its workers' rotation needs.
+        calibration_rounds: Of stock DALI, whose two settings are nearly as fast.
+    """
+
+    reuse_factors: tuple[int, ...] = REUSE_FACTORS
+    crop_last: tuple[int, ...] = (3,)
+    calibration_batches: int = 4
+    calibration_rounds: int = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +87,11 @@ def ours_name(order: Order, reuse_factor: int) -> str:
     return f"{reuse(reuse_factor)}, {'paper' if order == 'paper' else 'crop last'}"
 
 
-def whole_recipe(config: Any, decoded_bytes: int) -> dict[str, Ours]:
+def whole_recipe(config: Config, decoded_bytes: int) -> dict[str, Ours]:
     """Return loaders of ours with RandAugment: standard, on keeps of all images and of half, and every reuse factor.
 
     Args:
-        config: Of `against.py`.
+        config: What is run.
         decoded_bytes: Of all images.
     """
     planners = config.planners(*{*config.reuse_factors, *config.crop_last}, drop_last=True)
@@ -113,11 +131,9 @@ def stock(name: str, config: Loading, source: FileList, placement: Placement) ->
 
 def batches_of(job: Job) -> Generator[int, None, None]:
     """Serve batches of a contestant, and yield their sizes without end."""
-    import against  # it imports this
-
     setting = dict(job.setting)
     placement, decoded_bytes = setting.pop("placement"), setting.pop("decoded_bytes")
-    config = against.Config(**setting, size=job.size, batch_size=job.batch_size)
+    config = Config(**setting, size=job.size, batch_size=job.batch_size)
     source = FileList(job.files, job.labels)
     if job.row in (*STOCK, *CROPPED_STOCK):
         replicas, _, threads = placement.partition("x")

@@ -26,7 +26,7 @@ from nvidia.dali import fn, types
 from nvidia.dali.auto_aug.rand_augment import rand_augment as dali_rand_augment
 from nvidia.dali.pipeline import Pipeline, pipeline_def
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
-from sources import MEAN, STD
+from sources import MEAN, STD, listed
 
 from dalirefurb import Arrays, FileList, MemoryStore, Refurbish, rand_augment
 from dalirefurb.augment.stage import Device
@@ -147,8 +147,8 @@ def _augmented(images: Any, size: int) -> Any:
 
 
 def _photographs(source: FileList, size: int, *, device: Device, hardware: bool) -> tuple[Any, Any]:
-    files = [source.name(index) for index in range(len(source))]
-    encoded, labels = fn.readers.file(files=files, labels=source.labels.tolist(), random_shuffle=True, name="reader")
+    files, labels = listed(source)
+    encoded, labels = fn.readers.file(files=files, labels=labels, random_shuffle=True, name="reader")
     decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu"}
     if not hardware:
         decoder["hw_decoder_load"] = 0.0

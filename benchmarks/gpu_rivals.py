@@ -37,7 +37,7 @@ from feeds import FEEDS
 from first_light.findings import DONE
 from first_light.processes import run
 from rival_turn import Job
-from sources import repeated
+from sources import listed, repeated
 from training_steps import HEADSPACE
 
 _TURN = str(Path(__file__).with_name("rival_turn.py"))
@@ -161,7 +161,7 @@ def measure(config: Config, options: Options) -> None:
     record = Record(options.out, config, {"turns": RivalTurn})
     turns, longest = record.rows["turns"], 0.0
     source = repeated(options.data, config.epoch_batches * config.batch_size)
-    files, labels = [source.name(index) for index in range(len(source))], source.labels.tolist()
+    files, labels = listed(source)
     asked = options.of_cores or config.cores
     for number, cores, feed in left(config, turns, feeds):
         began = time.time()

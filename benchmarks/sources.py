@@ -35,6 +35,11 @@ def repeated(data: Path, num_samples: int) -> FileList:
     return FileList([folder.name(row) for row in rows], folder.labels[rows])
 
 
+def listed(source: FileList) -> tuple[list[str], list[int]]:
+    """Return the files of a source, and their labels."""
+    return [source.name(index) for index in range(len(source))], source.labels.tolist()
+
+
 def read_mosaics(folder: Path, part: str, per_class: int) -> Arrays:
     """Read the first images of each class from the mosaics of "train" or "test"."""
     images, labels = [], []

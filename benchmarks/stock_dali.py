@@ -18,6 +18,7 @@ from nvidia.dali import fn, types
 from nvidia.dali.auto_aug import rand_augment
 from nvidia.dali.pipeline import Pipeline, pipeline_def
 from nvidia.dali.plugin.pytorch import DALIClassificationIterator
+from sources import listed
 
 from dalirefurb import FileList
 
@@ -61,7 +62,7 @@ def dynamic(config: Loading, source: FileList, placement: Placement) -> Contende
 def _dynamic_batches(config: Loading, source: FileList) -> Generator[int, None, None]:
     from nvidia.dali.experimental import dynamic as ndd  # where it is needed: it starts threads
 
-    files, labels = _files(source)
+    files, labels = listed(source)
     ndd.set_num_threads(harness.cores())
     reader = ndd.readers.File(files=files, labels=labels, random_shuffle=True)
     while True:
@@ -74,10 +75,6 @@ def _dynamic_batches(config: Loading, source: FileList) -> Generator[int, None, 
             yield len(served)
 
 
-def _files(source: FileList) -> tuple[list[str], list[int]]:
-    return [source.name(index) for index in range(len(source))], [int(label) for label in source.labels]
-
-
 def _batches(iterators: list[Any]) -> Generator[int, None, None]:
     while True:
         for iterator in iterators:
@@ -86,7 +83,7 @@ def _batches(iterators: list[Any]) -> Generator[int, None, None]:
 
 
 def _pipeline(config: Loading, source: FileList, placement: Placement, nearest: bool, shard: int) -> Pipeline:
-    files, labels = _files(source)
+    files, labels = listed(source)
 
     @pipeline_def(enable_conditionals=True)
     def graph() -> Any:

@@ -23,6 +23,7 @@ from claims import Claim, Spread, claim_table, say, table
 from competitors import build
 from competitors.rows import Job
 from harness import Contender, Slice
+from sources import listed
 
 from dalirefurb import FileList
 
@@ -31,9 +32,6 @@ PYTHON = build.ENVIRONMENT / "bin" / "python"
 
 OPTION = {"--competitors": {"type": Path, "default": PYTHON, "help": "Python of the environment they are in"}}
 """Of scripts that run competitors."""
-
-WRITTEN_ONCE = "kept"
-"""Folder in the environment for what competitors write before their first batch."""
 
 ANSWER_S = 600.0
 """Seconds in which a competitor must answer: some write all images to a file first."""
@@ -241,7 +239,7 @@ def calibrated(
         python: Of their environment.
         calibration: Takes the slices.
     """
-    files, labels = [source.name(index) for index in range(len(source))], [int(label) for label in source.labels]
+    files, labels = listed(source)
     made = []
     for row, settings in rows.items():
         speeds: dict[WorkerTurns, float] = {}

@@ -54,6 +54,10 @@ LONG_EPOCH = 1_000_000
 """Samples of an epoch, where one must have an end."""
 
 
+WRITTEN_ONCE = "kept"
+"""Folder in the environment for what competitors write before their first batch."""
+
+
 @dataclass(frozen=True)
 class Job:
     """What is asked of a competitor.
@@ -158,7 +162,7 @@ def kept_folder(job: Job, kind: str) -> Path:
     """Return a folder for what is written once for the files of a job; that of other files is removed."""
     found = [(file, Path(file).stat().st_size, Path(file).stat().st_mtime_ns) for file in job.files]
     digest = hashlib.sha256(json.dumps([found, list(job.labels)]).encode()).hexdigest()[:16]
-    folder = Path(sys.prefix) / "kept" / kind / digest
+    folder = Path(sys.prefix) / WRITTEN_ONCE / kind / digest
     if not folder.exists():
         shutil.rmtree(folder.parent, ignore_errors=True)
         folder.mkdir(parents=True)

@@ -25,6 +25,7 @@ from competitors.data_loaders import DataLoaderRow, GrainRow, SpdlRow
 from competitors.formats import FfcvRow, SlipstreamRow
 from competitors.rows import Job
 from loaders import STANDARD, Loading
+from sources import listed
 
 from dalirefurb import ImageFolder, Refurbish, simple
 from tests.benchmarks.running import BENCHMARKS, run, speeds_of
@@ -382,7 +383,7 @@ def test_memory_is_that_of_a_competitor_and_of_all_that_it_started():
 )
 def test_a_contestant_serves_batches_without_end_in_a_process_of_its_own_too(folder, name):
     source = ImageFolder(folder)
-    files, labels = [source.name(index) for index in range(len(source))], [int(label) for label in source.labels]
+    files, labels = listed(source)
     setting = {"epoch_batches": 2, "rounds": 1, "layers": 0, "reuse_factors": (3,), "crop_last": ()}
     setting |= {"placement": "1x2", "decoded_bytes": 10_000_000}
     asked = Job(name, files[:8], labels[:8], 32, 4, setting)

@@ -14,8 +14,8 @@ float32 (256, 3, 224, 224), normalised. Those that have no RandAugment, and load
 alone, in rounds of their own, after the others have let go of their memory. The consumer does nothing. Each competitor
 runs as was fastest for it in a calibration, whose slices are in the JSON; our loaders run as they come, are made anew
 for each slice, and serve an epoch before their first. Competitors with an environment of their own
-(competitors/build.py) are processes that take turns with the others and rest between; without it the suite runs on what
-is there.
+(competitors/build.py) are a process for each slice, so that none takes memory in others' turns; what it can have made
+ahead is served before it is timed, as of all. Without that environment the suite runs on what is there.
 
 Alone: after its turns each has a process of its own for one epoch, from its start, imports and all that it writes once
 included, and the memory of all its processes after that; a page that some share counts once.
@@ -237,7 +237,7 @@ class Turns:
                 stack.callback(contender.batches.close)
                 self._add(contender, contender.placement, Facts("exact", "nothing"))  # with DALI's own checkpoints
             python, tried = self._options.competitors, self._calibration
-            for worker in workers.calibrated(stack, source, rows, config.size, config, python, tried):
+            for worker in workers.calibrated(stack, source, rows, config.size, config, python, tried, ends=True):
                 facts = Facts(**self._facts[worker.name])
                 self.entries.append(Entry(turns=worker, setting=worker.setting, facts=facts, alone=worker.anew()))
             for loader in loaders:

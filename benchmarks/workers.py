@@ -111,6 +111,7 @@ class WorkerTurns:
         tried: At which setting.
         command: Runs `competitors/worker.py`, or what answers as it does.
         environment: Of its process; None: the competitors'.
+        ends: Whether its process ends with each turn, so that it takes no memory in others' turns.
 
     Attributes:
         name: For tables and results.
@@ -118,7 +119,13 @@ class WorkerTurns:
     """
 
     def __init__(
-        self, job: Job, tried: Tried, command: tuple[str, ...], environment: Mapping[str, str] | None = None
+        self,
+        job: Job,
+        tried: Tried,
+        command: tuple[str, ...],
+        environment: Mapping[str, str] | None = None,
+        *,
+        ends: bool = False,
     ) -> None:
         self.name = job.row
         self.setting = str(tried)
@@ -126,11 +133,12 @@ class WorkerTurns:
         self._command = command
         self._environment = environment
         self._tried = tried
+        self._ends = ends
         self._process: subprocess.Popen[str] | None = None
 
     @contextmanager
     def turn(self) -> Iterator[Contender]:
-        """Go on; at the end wait until nothing is made ahead any more."""
+        """Go on; at the end wait until nothing is made ahead any more, or end its process."""
         if self._process is None:
             self._process = subprocess.Popen(
                 self._command,
@@ -143,7 +151,10 @@ class WorkerTurns:
             self._ask(self._process, json.dumps(asdict(self._job)))
         batches, tried = self._batches(self._process), self._tried
         yield Contender(self.name, self.setting, tried.made_ahead, batches, tried.rotation)
-        rest(self._process.pid)
+        if self._ends:
+            self.close()
+        else:
+            rest(self._process.pid)
 
     def anew(self) -> WorkerTurns:
         """Return the same, whose process is yet to be started."""
@@ -227,6 +238,8 @@ def calibrated(
     config: Any,
     python: Path,
     calibration: list[Slice],
+    *,
+    ends: bool = False,
 ) -> list[WorkerTurns]:
     """Return competitors, each at the setting that was fastest in a turn of each.
 
@@ -238,6 +251,7 @@ def calibrated(
         config: Has `batch_size`, and `calibration_batches`, of each turn.
         python: Of their environment.
         calibration: Takes the slices.
+        ends: Whether each one's process ends with each of its turns.
     """
     files, labels = listed(source)
     made = []
@@ -245,7 +259,7 @@ def calibrated(
         speeds: dict[WorkerTurns, float] = {}
         for tried in settings:
             job = Job(row, files, labels, size, config.batch_size, tried.setting)
-            turns = WorkerTurns(job, tried, (str(python), str(WORKER)))
+            turns = WorkerTurns(job, tried, (str(python), str(WORKER)), ends=ends)
             try:
                 (taken,) = harness.interleave([turns], rounds=1, timed_batches=config.calibration_batches)
             finally:

@@ -356,6 +356,20 @@ def test_a_competitor_makes_a_batch_for_each_that_is_asked_for_and_rests_after_i
     wait_for_end(child)
 
 
+def test_a_competitor_whose_process_ends_with_its_turn_begins_anew():
+    entrant = workers.WorkerTurns(job(), TRIED, (sys.executable, "-c", BUSY_WORKER), ends=True)
+    pids = []
+    for _ in range(2):
+        with entrant.turn() as contender:
+            assert next(contender.batches) == 3
+            pids.append(entrant._process.pid)
+            pids += workers.descendants(pids[-1])
+        assert entrant._process is None
+        for pid in pids:
+            wait_for_end(pid)
+    assert len({*pids}) == len(pids) == 4
+
+
 def wait_for_end(pid):
     deadline = time.monotonic() + 600
     while Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():

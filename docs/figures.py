@@ -184,8 +184,7 @@ def against() -> str:
             }
         )
     parts = [table(list(rows[0]), [list(row.values()) for row in rows]) for rows in kinds.values() if rows]
-    if "resumes" in results["competitors"][0]:
-        parts.append(_BESIDES)
+    parts.append(_BESIDES)
     if missing := results["missing"]:
         parts.append(f"Left out: {'; '.join(f'{name} ({why})' for name, why in missing.items())}.")
     return "\n\n".join([*parts, f"{where('against')}."])
@@ -198,9 +197,7 @@ have had; by sample, with the samples that are left, augmented anew; or not. DAL
 
 
 def _besides(competitor: Mapping[str, Any]) -> dict[str, str]:
-    """Write what a loader does beside being fast; files of before do not say it."""
-    if "resumes" not in competitor:
-        return {}
+    """Write what a loader does beside being fast."""
     different = 100 * competitor["different"]
     return {
         "first epoch, s": number(competitor["first_epoch_s"]),

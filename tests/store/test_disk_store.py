@@ -567,6 +567,23 @@ def test_a_file_that_is_deleted_before_it_is_locked_is_made_anew(path: Path, mon
     assert DiskStore.inspect(path).held == SLOTS
 
 
+def test_a_file_that_another_user_writes_before_it_is_locked_is_not_deleted_by_who_made_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = file_lock.lock
+
+    def overtaken(fd: int, path: Path) -> None:
+        monkeypatch.setattr(file_lock, "lock", lock)
+        with opened(path) as store:
+            fill(store)
+        lock(fd, path)
+
+    monkeypatch.setattr(file_lock, "lock", overtaken)
+    with pytest.raises(StoreError, match=f"{path} holds samples of another: .* use another path"):
+        opened(path, fingerprint={})
+    assert DiskStore.inspect(path).held == SLOTS
+
+
 def test_inspect_says_what_is_held_and_for_what(path: Path, kind: Arguments) -> None:
     with opened(path, **kind) as store:
         fill(store)

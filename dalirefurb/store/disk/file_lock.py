@@ -23,7 +23,7 @@ def open_locked(path: Path) -> tuple[int, bool]:
     """Open a file to read and write, made if need be, and keep everybody else from it.
 
     Returns:
-        Its descriptor, and whether it was made.
+        Its descriptor, and whether it was made, and nobody has written into it.
 
     Raises:
         StoreError: Somebody else uses it, or it cannot be opened.
@@ -52,9 +52,10 @@ def open_locked(path: Path) -> tuple[int, bool]:
         except BaseException:
             os.close(fd)
             raise
-        # Its last user may have deleted it before it was locked.
-        if os.fstat(fd).st_nlink:
-            return fd, is_new
+        # Before it was locked somebody else may have used it first, and its last user may have deleted it.
+        status = os.fstat(fd)
+        if status.st_nlink:
+            return fd, is_new and not status.st_size
         os.close(fd)
 
 

@@ -10,10 +10,10 @@ import os
 from bisect import bisect_right
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.calls import explains
+from dalirefurb.checks import path_of
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.reading.partial_sizes import partial_sizes
@@ -96,7 +96,7 @@ def propose_coverage(
             f"least 2, got {planner!r}: pass one"
         )
     planner.check_samples(len(source))
-    file = None if path is None else Path(path)
+    file = None if path is None else path_of(path)
     limit = budget_bytes(budget, available=available_bytes if file is None else lambda: bytes_on_disk(file))
     with closing(Reader(source, max_batch_size=64, num_threads=1, refusal=recipe.refusal)) as reader:
         sizes = partial_sizes(source, recipe, reader, seed=planner.seed)

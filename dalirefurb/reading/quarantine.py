@@ -12,9 +12,9 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+from dalirefurb.checks import path_of
 from dalirefurb.errors import ConfigurationError
 
 
@@ -40,9 +40,10 @@ def check_path(path: str | os.PathLike[str]) -> None:
         ConfigurationError: If there is something else, or no folder for it.
     """
     try:
-        there = Path(path).exists()
-        reason = "it is no regular file" if there and not Path(path).is_file() else ""
-        reason = reason or ("" if there or Path(path).parent.is_dir() else "its folder is not there")
+        file = path_of(path)
+        there = file.exists()
+        reason = "it is no regular file" if there and not file.is_file() else ""
+        reason = reason or ("" if there or file.parent.is_dir() else "its folder is not there")
     except OSError as error:
         reason = str(error.strerror)
     if reason:
@@ -68,7 +69,7 @@ class Quarantine:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, num_samples: int, source: Mapping[str, Any]) -> None:
-        self._path = Path(path)
+        self._path = path_of(path)
         self._num_samples = num_samples
         self._source = hashlib.blake2b(json.dumps(source, sort_keys=True).encode(), digest_size=8).hexdigest()
         self._writable = True

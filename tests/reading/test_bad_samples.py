@@ -422,6 +422,15 @@ def test_a_quarantine_whose_last_line_was_left_without_its_end_goes_on_with_a_ne
     assert Quarantine(path, num_samples=3, source={}).samples == samples
 
 
+def test_the_users_home_folder_can_begin_the_path_of_a_quarantine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    BadSamplePolicy("replace", quarantine="~/bad.jsonl")
+    Quarantine("~/bad.jsonl", num_samples=3, source={}).add(BadSample(1, "1.jpg", "looks bad"))
+    assert "1.jpg" in (tmp_path / "bad.jsonl").read_text()
+
+
 def test_a_quarantine_in_no_folder_is_refused(source: ImageFolder, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="pass the path of a file in a folder that is there"):
         replacing(source, RECIPE, STANDARD, quarantine=tmp_path / "nowhere" / "bad.jsonl")

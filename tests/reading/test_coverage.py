@@ -130,6 +130,18 @@ def test_a_share_is_of_the_memory_or_of_the_disk_that_is_free_or_the_files(
     assert propose_coverage(source, simple(SIZE), refurbish(), "10%", path=tmp_path / "old").budget_bytes == 100_500
 
 
+def test_the_users_home_folder_can_begin_the_path_of_whose_disk_a_share_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=10**6 if folder == tmp_path else 0))
+    proposal = propose_coverage(Unread(NUM_SAMPLES), simple(SIZE), refurbish(), "10%", path="~/store")
+    assert proposal.budget_bytes == 10**5
+
+
 def test_a_proposal_says_what_it_means() -> None:
     num_samples = 1_281_167
     planner = Refurbish(num_samples, batch_size=256, reuse_factor=3)

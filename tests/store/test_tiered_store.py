@@ -363,6 +363,18 @@ def test_a_share_of_the_disk_counts_what_the_file_has_already(tmp_path: Path, mo
     assert tier.available() == 10_500
 
 
+def test_the_users_home_folder_can_begin_the_path_of_whose_disk_a_share_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with opened(TieredStore(disk="50%", path="~/store")) as store:
+        assert put(store, 0) == [True]
+    assert DiskStore.inspect(tmp_path / "store").held == 1
+
+
 @pytest.mark.parametrize(
     ("shape", "arena_bytes", "sample_bytes"),
     [((4, 5, 3), 0, 64), ((37, 37, 3), 0, 2 * 4096), (None, 6 * 1000, 4096 + 2 * 4096 / 6)],

@@ -283,7 +283,7 @@ class KeepFolder:
         file = self._path / IDENTITY
         try:
             present = json.loads(file.read_text())
-            stamps = present.pop("stamps")
+            stamps = {*present.pop("stamps")}
         except FileNotFoundError:
             if any(os.fstat(each).st_size for each in (self._room, self._records_file, self._data_file)):
                 raise StoreError(
@@ -297,7 +297,7 @@ class KeepFolder:
                 os.fsync(new.fileno())
             whole.replace(file)
             return
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StoreError(
                 f"{file} must say what is kept there, but is damaged: pass another folder, or delete {IDENTITY}, "
                 f"{', '.join(_OPENED)} there"
@@ -307,7 +307,7 @@ class KeepFolder:
                 f"a keep is of one source and in one form, but {self._path} holds another: {found}: pass another "
                 f"folder, or delete it by `dalirefurb cache purge {self._path}`"
             )
-        if any(sampled) and not {*sampled} & {*stamps}:
+        if any(sampled) and not stamps.intersection(sampled):
             raise StoreError(
                 f"a keep is of the files that it was made of, but {self._path} holds those of others that have the "
                 f"same names and labels, or all of them were changed: pass another folder, or delete it by `dalirefurb "

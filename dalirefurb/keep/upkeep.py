@@ -98,7 +98,7 @@ def _contents(path: Path) -> tuple[dict[str, Any], Records, NDArray[np.int64]]:
     try:
         identity = json.loads((path / IDENTITY).read_text())
         records = np.fromfile(path / "records", RECORD, identity["num_samples"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"there must be a keep at {path}, but it cannot be read ({error}): see to its files"
         ) from error

@@ -10,6 +10,7 @@ import pytest
 
 from dalirefurb import ImageFolder, Kept
 from dalirefurb.cli import main
+from dalirefurb.errors import StoreError
 from dalirefurb.keep import upkeep
 from tests.pictures import write_folder
 
@@ -76,3 +77,16 @@ def test_broken_files_are_not_kept_and_do_not_keep_others_from_it(photos: Path, 
     done: list[int] = []
     assert Kept(source, tmp_path / "keep").fill(told=done.append) == COUNT - 1
     assert done == [COUNT]
+
+
+@pytest.mark.parametrize("content", ["[]", '"keep"', '{"stamps": 3}'])
+def test_a_description_that_is_none_is_told_of_where_a_keep_is_opened_and_looked_at(
+    content: str, photos: Path, tmp_path: Path
+) -> None:
+    source, keep = ImageFolder(photos), tmp_path / "keep"
+    Kept(source, keep)
+    (keep / "keep.json").write_text(content)
+    with pytest.raises(StoreError, match=r"is damaged: pass another folder, or delete keep\.json, room,"):
+        Kept(source, keep)
+    with pytest.raises(StoreError, match=r"there must be a keep at .*, but it cannot be read"):
+        upkeep.inspect(keep)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from dalirefurb.checks import path_of, require
 from dalirefurb.dali import Decoder, versions
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images
-from dalirefurb.keep.folder import KeepFolder
+from dalirefurb.keep.folder import FILES, KeepFolder
 from dalirefurb.keep.planes import Planes, planes_of
 from dalirefurb.keep.prefix import Prefix
 from dalirefurb.keep.record import MIXER
@@ -236,10 +237,14 @@ class Kept(DerivedSource):
 
     def _most_bytes(self, folder: Path) -> int:
         """Return the bytes that a folder may take: a share is of what is free there, and of what it holds."""
-        held = sum(path.stat().st_blocks * 512 for path in folder.glob("*") if path.is_file())
 
         def available() -> int:
-            free = shutil.disk_usage(_existing(folder)).free
+            held = 0
+            for name in FILES:
+                with suppress(OSError):  # Another process may just have put one in the place of another.
+                    held += (folder / name).stat().st_blocks * 512
+            there = next(each for each in (folder, *folder.parents) if each.exists())
+            free = shutil.disk_usage(there).free
             if folder.is_relative_to(_MEMORY) and (memory := available_bytes()) is not None:
                 free = min(free, memory * local_processes())
             return free + held
@@ -392,8 +397,3 @@ class Kept(DerivedSource):
         except Refused:
             return NOT_AT_HAND
         return (planes_of(encoded, image) if self._form == "planes" else None) or image
-
-
-def _existing(path: Path) -> Path:
-    """Return a folder, or the first one above it that is there."""
-    return next(each for each in (path, *path.parents) if each.exists())

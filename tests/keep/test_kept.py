@@ -543,6 +543,26 @@ def test_a_folder_that_is_deleted_while_it_is_opened_is_opened_anew(
     assert KeepFolder(tmp_path, {}, 4, 1 << 20).find(np.arange(4), unknown)[1].tolist() == [False, False, True, False]
 
 
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_file_that_another_process_renames_while_its_room_is_counted_does_not_matter(
+    looks: int, photos: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft, stat, seen = tmp_path / "keep.json.new", os.stat, []
+
+    def meddled(path: Any, *arguments: Any, **options: Any) -> os.stat_result:
+        if str(path) == str(draft):
+            seen.append(path)
+            if len(seen) > looks:
+                draft.unlink(missing_ok=True)
+        return stat(path, *arguments, **options)
+
+    Kept(photos, tmp_path).fill()
+    draft.touch()
+    monkeypatch.setattr(os, "stat", meddled)
+    assert Kept(photos, tmp_path).fill() == NUM_SAMPLES
+    assert seen
+
+
 def test_other_files_of_the_same_names_are_refused_and_a_few_changed_ones_are_not(tmp_path: Path) -> None:
     roots = [write_folder(tmp_path / name, num_samples=NUM_SAMPLES) for name in ("a", "b")]
     one, other = map(ImageFolder, roots)

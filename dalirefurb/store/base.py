@@ -188,6 +188,10 @@ class Store(metaclass=TakesNumbers):
 
     def takes(self, spec: StoreSpec) -> Taken:
         """Tell how many bytes opening takes, at most; none if the store is open."""
+        return self._takes(spec) if self._contents is None else Taken()
+
+    def _takes(self, spec: StoreSpec) -> Taken:
+        """Tell so of a store that is not open."""
         return Taken()
 
     def get(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Lease:

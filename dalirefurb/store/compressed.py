@@ -80,8 +80,7 @@ class Compressed(Store):
         self._store.open(self._inner(spec))
         return _Contents(spec, self._store, self._num_threads)
 
-    def takes(self, spec: StoreSpec) -> Taken:
-        """Tell how many bytes opening takes; see `Store.takes`."""
+    def _takes(self, spec: StoreSpec) -> Taken:
         return self._store.takes(self._inner(spec))
 
     def _inner(self, spec: StoreSpec) -> StoreSpec:

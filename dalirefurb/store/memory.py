@@ -50,10 +50,8 @@ class MemoryStore(Store):
     def _open(self, spec: StoreSpec) -> Contents:
         return _Contents(spec, self._affordable(spec))
 
-    def takes(self, spec: StoreSpec) -> Taken:
-        """Tell how many bytes opening takes, those for images on their way here included."""
-        if self._contents is not None:
-            return Taken()
+    def _takes(self, spec: StoreSpec) -> Taken:
+        """Count the bytes for images on their way here, too."""
         if self._max_bytes is not None:
             spec = _within(budget_bytes(self._max_bytes), spec)
         return Taken(spec.nbytes + _spare(spec) * math.prod(spec.slot_shape or ()))

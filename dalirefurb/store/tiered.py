@@ -237,8 +237,7 @@ class TieredStore(Store):
             raise
         return contents
 
-    def takes(self, spec: StoreSpec) -> Taken:
-        """Tell how many bytes opening its tiers takes; see `Store.takes`."""
+    def _takes(self, spec: StoreSpec) -> Taken:
         taken = [tier.store.takes(each) for tier, each in self._parts(spec)]
         return Taken(sum(each.host for each in taken), sum(each.device for each in taken))
 

@@ -344,6 +344,19 @@ def test_each_tier_has_the_slots_that_its_budget_pays_for_and_no_more_than_are_n
         assert store.nbytes == sum(shares) * SLOT_BYTES
 
 
+def test_tiers_that_are_open_take_nothing_more_whatever_their_budgets_would_pay_for_now() -> None:
+    free = [6 * SLOT_BYTES]
+    store = TieredStore.of(Tier(MemoryStore(), "100%", available=lambda: free[0]), Tier(MemoryStore()))
+    spec = StoreSpec(SHAPE, 6, {})
+    taken = store.takes(spec)
+    assert taken.host == MemoryStore().takes(spec).host > 0
+    store.open(spec)
+    free[0] = 0
+    assert store.takes(spec) == (0, 0)
+    store.close()
+    assert store.takes(spec) == taken
+
+
 def test_budgets_that_leave_samples_without_a_slot_warn_once_with_both_numbers() -> None:
     store = memories(1, 2)
     expected = "needs 6 slots, .* budgets pay for 3: .* coverage of 0.50 times the present one"

@@ -140,10 +140,8 @@ class DeviceStore(Store):
             raise _out_of_memory(spec, "they cannot be allocated") from error
         return _Contents(spec, self.memory, room)
 
-    def takes(self, spec: StoreSpec) -> Taken:
-        """Tell how many bytes opening takes; see `Store.takes`."""
-        nbytes = spec.nbytes if self._contents is None else 0
-        return Taken(nbytes) if self._pinned_host or self.device == "cpu" else Taken(device=nbytes)
+    def _takes(self, spec: StoreSpec) -> Taken:
+        return Taken(spec.nbytes) if self._pinned_host or self.device == "cpu" else Taken(device=spec.nbytes)
 
     @property
     def slot_shape(self) -> tuple[int, int, int]:

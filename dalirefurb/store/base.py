@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.calls import TakesNumbers
+from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.memory_budget import amount
@@ -227,9 +228,10 @@ class Store(metaclass=TakesNumbers):
             Images whose pixels are undefined; None if the store has no room to give: then they are made elsewhere.
 
         Raises:
+            ConfigurationError: There cannot be so many.
             StoreError: The store is not open.
         """
-        return self._opened().reserve(count)
+        return self._opened().reserve(integer("count", count, 0, None, "pass the number of images"))
 
     def put(
         self, indices: NDArray[np.int64], versions: NDArray[np.int64], samples: Sequence[Image]

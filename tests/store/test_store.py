@@ -270,6 +270,18 @@ def test_a_memory_store_lends_room_anew_once_what_was_made_there_is_stored() -> 
         del room
 
 
+def test_room_for_fewer_than_no_images_is_refused_and_costs_no_slot() -> None:
+    store = MemoryStore()
+    store.open(StoreSpec(SHAPE, 2, {}))
+    assert store.put(ints(0), ints(0), [image(0)])[0]
+    with pytest.raises(ConfigurationError, match="count must be an int of at least 0, got -1: pass the number"):
+        store.reserve(-1)
+    assert store.put(ints(1), ints(0), [image(1)])[0]
+    with store.get(ints(0, 1), ints(0, 0)) as lease:
+        for index, sample in enumerate(lease.samples):
+            np.testing.assert_array_equal(sample, image(index))
+
+
 def test_put_stores_nothing_when_one_sample_does_not_fit_the_slots() -> None:
     with MemoryStore() as store:
         store.open(StoreSpec(SHAPE, 2, {}))

@@ -25,7 +25,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import path_of
+from dalirefurb.checks import path_of, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.available import available_bytes, bytes_on_disk
@@ -137,6 +137,7 @@ class Tier:
     nbytes: Callable[[StoreSpec], int] = attrgetter("nbytes")
 
     def __post_init__(self) -> None:
+        require(isinstance(self.store, Store), "store", "a store", self.store, "pass such as MemoryStore()")
         checked_budget(self.budget)
 
     def slots(self, spec: StoreSpec) -> int:
@@ -200,8 +201,10 @@ class TieredStore(Store):
         """Make one of any stores, from the fastest to the slowest, which nobody else uses.
 
         Raises:
-            ConfigurationError: There is no tier.
+            ConfigurationError: There is no tier, or what is none.
         """
+        for each in tiers:
+            require(isinstance(each, Tier), "tiers", "of Tier", each, "pass such as Tier(MemoryStore())")
         store = cls.__new__(cls)
         store._begin(tiers)
         return store

@@ -422,6 +422,13 @@ def test_tiers_that_cannot_be_are_refused(arguments: dict[str, Any], message: st
         TieredStore(**arguments)
 
 
+def test_what_is_no_tier_and_a_tier_of_no_store_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"tiers must be of Tier, got MemoryStore\(not open\): pass such as T"):
+        TieredStore.of(Tier(MemoryStore()), MemoryStore())  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="store must be a store, got '/local/cache': pass such as MemoryStore"):
+        Tier("/local/cache")  # type: ignore[arg-type]
+
+
 def test_a_tier_that_cannot_open_leaves_none_open(tmp_path: Path) -> None:
     fast = MemoryStore()
     store = TieredStore.of(Tier(fast, SLOT_BYTES), Tier(DiskStore(tmp_path / "no" / "folder")))

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64_intdigest
 
 from dalirefurb.errors import StoreError
 from dalirefurb.keep.folder import FILES, IDENTITY
 from dalirefurb.keep.record import RECORD, Records, believable
+from dalirefurb.store.disk.records import is_whole
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def verify(path: Path) -> tuple[int, list[int]]:
         damaged = [
             index
             for index, record in zip(indices.tolist(), records[indices], strict=True)
-            if not _is_whole(file.fileno(), record)
+            if not is_whole(file.fileno(), int(record["start"]), int(record["nbytes"]), record["digest"])
         ]
     return len(indices) - len(damaged), damaged
 
@@ -83,14 +82,6 @@ def purge(path: Path) -> int:
     if not any(path.iterdir()):
         path.rmdir()
     return nbytes
-
-
-def _is_whole(descriptor: int, record: np.void) -> bool:
-    try:
-        content = os.pread(descriptor, int(record["nbytes"]), int(record["start"]))
-    except OSError:
-        return False
-    return bool(xxh3_64_intdigest(content) == record["digest"])
 
 
 def _contents(path: Path) -> tuple[dict[str, Any], Records, NDArray[np.int64]]:

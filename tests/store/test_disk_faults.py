@@ -227,6 +227,21 @@ def test_verify_names_the_versions_that_are_damaged(path: Path) -> None:
     assert (found.intact, found.damaged, found.torn, found.ok) == (SLOTS - 1, ((2, 4),), 0, False)
 
 
+def test_what_the_device_fails_to_read_is_damaged_to_who_verifies(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(path) as store:
+        fill(store)
+    broken, read = _start(path, 2), os.pread
+
+    def fail(fd: int, nbytes: int, start: int) -> bytes:
+        if start == broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(fd, nbytes, start)
+
+    monkeypatch.setattr(os, "pread", fail)
+    found = DiskStore.verify(path)
+    assert (found.intact, found.damaged, found.torn, found.ok) == (SLOTS - 1, ((2, 4),), 0, False)
+
+
 def test_a_record_of_another_configuration_is_not_believed(path: Path, tmp_path: Path) -> None:
     with opened(path) as store:
         fill(store)

@@ -86,6 +86,14 @@ def write_all(fd: int, content: memoryview, start: int) -> None:
         content, start = content[count:], start + count
 
 
+def is_whole(fd: int, start: int, nbytes: int, checksum: int) -> bool:
+    """Tell whether a sample can be read, and has the checksum that was written down."""
+    try:
+        return bool(xxh3_64_intdigest(os.pread(fd, nbytes, start)) == checksum)
+    except OSError:
+        return False
+
+
 class Table:
     """The records of an open file, in memory as on the disk. Not thread-safe.
 

@@ -41,6 +41,7 @@ from dalirefurb.store.disk.page_cache import is_cached
 from dalirefurb.store.disk.records import write_all
 from dalirefurb.store.memory_budget import amount
 from dalirefurb.store.spec import differences
+from dalirefurb.system.sharing import boot_id
 
 IDENTITY = "keep.json"
 _OPENED = ("room", "records", "data")
@@ -317,7 +318,7 @@ class KeepFolder:
     def _settle_room(self) -> None:
         """After a crash of the machine, or in a copy, take as much room as samples have: the file may be behind."""
         status = os.fstat(self._room)
-        mark = xxh3_64_intdigest(f"{_boot()} {status.st_dev} {status.st_ino}".encode())
+        mark = xxh3_64_intdigest(f"{boot_id()} {status.st_dev} {status.st_ino}".encode())
         if int.from_bytes(os.pread(self._room, 8, 8), "little") == mark:
             return
         end = self.nbytes
@@ -336,7 +337,8 @@ class KeepFolder:
             end = start + nbytes
             if end > self._most_bytes:
                 return None
-            _lengthen(self._data_file, -(-end // _STEP) * _STEP)
+            if os.fstat(self._data_file).st_size < end:
+                os.ftruncate(self._data_file, rounded(end, _STEP))
             os.pwrite(self._room, end.to_bytes(8, "little"), 0)
         return start
 
@@ -398,23 +400,10 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-@cache
-def _boot() -> str:
-    """Return what tells this start of the machine from others."""
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text()
-    return ""
-
-
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         with suppress(OSError):
             os.close(descriptor)
-
-
-def _lengthen(descriptor: int, nbytes: int) -> None:
-    if os.fstat(descriptor).st_size < nbytes:
-        os.ftruncate(descriptor, nbytes)
 
 
 def _locked(descriptor: int, byte: int) -> bool:

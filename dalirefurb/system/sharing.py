@@ -11,7 +11,6 @@ the group is touched.
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from dalirefurb.system.control_groups import text
 from dalirefurb.system.launch_env import launched, told
 
 _PATIENCE_S = 30.0
@@ -67,6 +67,11 @@ def shared_by(processes: int | None) -> Iterator[None]:
         yield
     finally:
         _stated.reset(token)
+
+
+def boot_id() -> str:
+    """Return what tells this start of the machine from others; nothing where Linux does not say it."""
+    return text(Path("/proc/sys/kernel/random/boot_id"))
 
 
 def _distributed() -> Any:
@@ -123,5 +128,4 @@ def _silent(store: Any, keys: list[str]) -> list[str]:
 
 def _machine() -> str:
     """Return a name that no other machine has: its own, which containers change, and its kernel's since it started."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return f"{socket.gethostname()} {boot.read_text().strip() if os.access(boot, os.R_OK) else ''}"
+    return f"{socket.gethostname()} {boot_id().strip()}"

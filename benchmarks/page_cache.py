@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from dalirefurb.engine.batch_group import BatchGroup, Position, UpcomingGroups, grouped, planned
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.planning.planner import Planner
-from dalirefurb.store import Store
-from dalirefurb.store.allocator import rounded
-from dalirefurb.store.disk.file_header import SAMPLES_START, alignment_of
+from dalirefurb.store import Store, StoreSpec
+from dalirefurb.store.disk.file_header import SAMPLES_START, Layout
 
 _BATCHES_AHEAD = 4
 _SAMPLES_AT_ONCE = 8
@@ -101,6 +100,7 @@ class PlainReads:
         self._path = path
         self._planner = planner
         self._sample_bytes = sample_bytes
+        self._slot_bytes = Layout(StoreSpec((sample_bytes, 1, 1), 1, {})).samples_bytes
         self._threads = threads
         self._epoch = 0
 
@@ -124,9 +124,8 @@ class PlainReads:
 
     def _read(self, fd: int, rows: NDArray[np.int64]) -> int:
         buffer = bytearray(self._sample_bytes)
-        slot_bytes = rounded(self._sample_bytes, alignment_of(self._sample_bytes))
         for row in rows.tolist():
-            if os.preadv(fd, [buffer], SAMPLES_START + row * slot_bytes) != self._sample_bytes:
+            if os.preadv(fd, [buffer], SAMPLES_START + row * self._slot_bytes) != self._sample_bytes:
                 raise EOFError(f"{self._path.name} must have a slot for sample {row}, but ends before it")
         return len(rows)
 

@@ -106,18 +106,15 @@ class _Tiers(LayeredContents):
             rows = np.flatnonzero(~stored)
             if not len(rows):
                 break
-            stored[rows] = tier.put(_rows(keys, rows), _chosen(samples, rows))
+            # As they are given if all are left: a tier may know where they lie.
+            left = samples if len(rows) == len(samples) else [samples[row] for row in rows.tolist()]
+            stored[rows] = tier.put(_rows(keys, rows), left)
         return stored
 
 
 def _rows(keys: Keys, rows: Numbers) -> Keys:
     """Return some of n versions."""
     return keys[0][rows], keys[1][rows]
-
-
-def _chosen(samples: Sequence[Image], rows: Numbers) -> Sequence[Image]:
-    """Return some of n samples: as they are given if all are chosen, for a tier may know where they lie."""
-    return samples if len(rows) == len(samples) else [samples[row] for row in rows.tolist()]
 
 
 @dataclass(frozen=True)

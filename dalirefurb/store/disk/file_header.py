@@ -44,9 +44,13 @@ class Layout:
 
     @cached_property
     def alignment(self) -> int:
-        """Bytes that blocks begin at, and are written in, multiples of."""
+        """Bytes that blocks begin at, and are written in, multiples of.
+
+        Whole pages are written without being read first. But of samples that are less than a page several are in one,
+        so that less is read.
+        """
         shape = self.spec.slot_shape
-        return PAGE if shape is None else alignment_of(math.prod(shape))
+        return ALIGNMENT if shape is not None and math.prod(shape) < PAGE else PAGE
 
     @property
     def samples_bytes(self) -> int:
@@ -65,15 +69,6 @@ class Layout:
     def nbytes(self) -> int:
         """Size of the file."""
         return self.table_start + self.spec.slots * RECORD_BYTES
-
-
-def alignment_of(sample_bytes: int) -> int:
-    """Return the alignment of fixed slots.
-
-    Whole pages are written without being read first. But of samples that are less than a page several are in one, so
-    that less is read.
-    """
-    return PAGE if sample_bytes >= PAGE else ALIGNMENT
 
 
 def identity(spec: StoreSpec) -> int:

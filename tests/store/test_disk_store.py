@@ -231,33 +231,6 @@ def test_where_the_file_system_does_not_tell_what_is_in_memory_samples_are_annou
     assert announced == [(1 << 16, 3072)]
 
 
-def test_nothing_is_announced_while_reads_find_all_in_memory(
-    path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    announced = []
-
-    def announces(store: DiskStore) -> bool:
-        announced.clear()
-        store.prefetch(index, index)
-        return bool(announced)
-
-    index = np.array([0])
-    with opened(path) as store:
-        fill(store)
-        monkeypatch.setattr(pages.BlockReadAhead, "ask", lambda *_: announced.append(1))
-        with monkeypatch.context() as cold:
-            cold.setattr(pages.Mapped, "has", lambda *_: False)
-            for reads in range(16):
-                assert announces(store), f"after {reads} reads"
-                with monkeypatch.context() as warm:
-                    warm.setattr(pages.Mapped, "has", lambda *_: True)
-                    store.get(index, index).release()
-                    store.get(index + 999, index).release()
-            assert not announces(store)
-            store.get(index, index).release()
-            assert announces(store)
-
-
 def test_a_store_that_is_closed_reads_no_more(path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
     began, goes_on = threading.Event(), threading.Event()
 

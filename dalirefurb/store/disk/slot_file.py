@@ -29,9 +29,6 @@ from dalirefurb.store.disk.records import RECORD, Records, Table, believable, re
 from dalirefurb.store.memory_budget import amount
 from dalirefurb.store.spec import StoreSpec, differences
 
-_WARM_READS = 16
-"""After so many in a row for which all was in memory, nothing is announced until one is not."""
-
 _NO_BYTES = np.empty(0, np.uint8)
 
 _LEAST_ROOM = 2
@@ -77,7 +74,6 @@ class SlotReader:
         self._fd = fd
         self._read_ahead = SampleReadAhead(fd, SAMPLES_START)
         self._mapped: Mapped | None = None
-        self._warm_reads = 0
         if fits:
             with suppress(OSError):  # Some file systems map nothing, or do not tell what is in memory.
                 self._mapped = Mapped(fd, SAMPLES_START + nbytes)
@@ -85,11 +81,6 @@ class SlotReader:
                     self._read_ahead = BlockReadAhead(fd, self._mapped, SAMPLES_START)
         # A sample is asked for whole, and its neighbour is none that comes next, unless `BlockReadAhead` says so.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-
-    @property
-    def is_warm(self) -> bool:
-        """Whether all is in memory, as it seems, so that there is nothing to prefetch."""
-        return self._warm_reads >= _WARM_READS
 
     def read(self, records: Records) -> tuple[NDArray[np.bool_], Images, NDArray[np.uint8]]:
         """Read n samples.
@@ -104,7 +95,6 @@ class SlotReader:
         nbytes, starts = sizes(records), records["start"] + SAMPLES_START
         self._read_ahead.wait(records["start"], nbytes)
         here = self._in_memory(starts)
-        self._warm_reads = 0 if here is None else self._warm_reads + (len(records) > 0)
         if here is None:
             steps = rounded(nbytes)
             offsets = np.cumsum(steps) - steps

@@ -139,8 +139,6 @@ class _Contents(SlotContents):
     def prefetch(self, keys: Keys) -> None:
         """Have the kernel begin to read samples."""
         with self._using():
-            if self._file.reader.is_warm:
-                return
             with self._lock:
                 slots = self._find(keys)
                 records = self._records.take(slots[slots >= 0])

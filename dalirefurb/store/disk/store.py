@@ -33,7 +33,7 @@ from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.allocator import Allocator
 from dalirefurb.store.base import NO_KEYS, Contents, Keys, Lease, Store, not_open
 from dalirefurb.store.disk import upkeep
-from dalirefurb.store.disk.records import Records, sizes
+from dalirefurb.store.disk.records import sizes
 from dalirefurb.store.disk.slot_file import SlotFile
 from dalirefurb.store.key_index import Numbers
 from dalirefurb.store.slot_table import Hidden, SlotContents, SlotTable
@@ -130,7 +130,10 @@ class _Contents(SlotContents):
                 self._release_read(pinned, np.empty(0, np.uint8), in_place=False)
                 raise
             with self._lock:
-                self._counts["corrupt"] += self._forget_damaged(records[~whole])
+                damaged = records[~whole]
+                if len(damaged) and not self._lost:
+                    self._counts["corrupt"] += len(damaged)
+                    self._clear(self.slot_table.forget(damaged["index"], damaged["version"]))
         found[found] = whole
         in_place = bool(whole.any()) and not len(buffer)
         release = partial(self._release_read, pinned, buffer, in_place=in_place)
@@ -260,13 +263,6 @@ class _Contents(SlotContents):
             except OSError as error:
                 self._decline(error)
         return held
-
-    def _forget_damaged(self, records: Records) -> int:
-        """Forget samples that were not read whole, and count them; those of a file that is lost are not damaged."""
-        if self._lost or not len(records):
-            return 0
-        self._clear(self.slot_table.forget(records["index"].astype(np.int64), records["version"].astype(np.int64)))
-        return len(records)
 
     def _release_read(self, slots: Numbers, buffer: NDArray[np.uint8], *, in_place: bool) -> None:
         """Take back a lease's slots, lent maybe where they lie; harmless when the store was closed since.

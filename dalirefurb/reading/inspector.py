@@ -171,8 +171,10 @@ class Inspector:
             seen[row] = _digest(data[row], head), head, height, width, verdict.decoder == "pillow"
         started, by_pillow = time.perf_counter(), np.flatnonzero(seen["by_pillow"])
         for row in by_pillow.tolist():
-            image = self._decoded(row, int(indices[row]), data[row])
-            data[row] = image
+            try:
+                data[row] = image = self._pillow(data[row], self._name(int(indices[row])))
+            except PillowError as error:
+                raise Refused(row, f"decoding failed ({error})") from error
             seen["height"][row], seen["width"][row], _ = image.shape
         self._on_look(len(data), len(by_pillow), time.perf_counter() - started if len(by_pillow) else 0.0)
         if new:
@@ -200,13 +202,6 @@ class Inspector:
             raise Refused(row, f"{reason}, and Pillow cannot ({error})") from error
         with self._lock:
             self._seen[index] = _digest(given), 0, height, width, True
-
-    def _decoded(self, row: int, index: int, encoded: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Have Pillow decode an image, (height, width, 3)."""
-        try:
-            return self._pillow(encoded, self._name(index))
-        except PillowError as error:
-            raise Refused(row, f"decoding failed ({error})") from error
 
 
 def _digest(encoded: NDArray[np.uint8], head: int = 0) -> int:

@@ -262,23 +262,19 @@ class Broadcast(metaclass=Explained):
         try:
             if self._failure is not None:
                 raise self._failure
-            epoch, batch = self._window.place(training, self._position_of(asked.state))
-            told = {**self._state, "epoch": epoch, "batch": batch}
+            position: Position | None = None
+            state = self._state
+            if asked.state is not None:
+                division = tuple(state.get("division", ()))
+                position = restored(
+                    asked.state, state["fingerprint"], num_batches=len(self._loader), assisted=False, division=division
+                )
+            epoch, batch = self._window.place(training, position)
+            told = {**state, "epoch": epoch, "batch": batch}
         except Exception as error:
             told = error
         self._tell(training, asked.number, told)
         training.asked = None
-
-    def _position_of(self, state: dict[str, Any] | None) -> Position | None:
-        """Return where a state was taken.
-
-        Raises:
-            StateMismatchError: If it is another loader's.
-        """
-        if state is None:
-            return None
-        fingerprint, division = self._state["fingerprint"], tuple(self._state.get("division", ()))
-        return restored(state, fingerprint, num_batches=len(self._loader), assisted=False, division=division)
 
     # ---- both threads, which hold the condition then
 

@@ -37,6 +37,7 @@ from xxhash import xxh3_64_intdigest
 from dalirefurb.errors import StoreError
 from dalirefurb.image_batch import Images, rounded
 from dalirefurb.keep.record import RECORD, Records, believable, samples_of, written
+from dalirefurb.store.disk import file_lock
 from dalirefurb.store.disk.page_cache import is_cached
 from dalirefurb.store.disk.records import write_all
 from dalirefurb.store.memory_budget import amount
@@ -105,7 +106,7 @@ class KeepFolder:
         self._known = np.zeros(num_samples, np.uint64)
         self._full = False
         self._descriptors: list[int] = []
-        weakref.finalize(self, _close, self._descriptors)
+        weakref.finalize(self, _close, self._descriptors, os.getpid())
         whole = {"format": _FORMAT, "num_samples": num_samples, **identity}
         try:
             self._open(whole, sampled)
@@ -152,6 +153,7 @@ class KeepFolder:
     def _opened(self, flags: int) -> list[int]:
         for name in _OPENED:
             self._descriptors.append(os.open(self._path / name, flags, 0o666))
+            file_lock.keep_from_children(self._descriptors[-1])
         return self._descriptors[-len(_OPENED) :]
 
     @property
@@ -400,10 +402,10 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _close(descriptors: list[int]) -> None:
+def _close(descriptors: list[int], owner_pid: int) -> None:
     for descriptor in descriptors:
         with suppress(OSError):
-            os.close(descriptor)
+            file_lock.close(descriptor, owner_pid)
 
 
 def _locked(descriptor: int, byte: int) -> bool:

@@ -462,6 +462,26 @@ def test_a_claim_is_one_processs_and_ends_with_it(tmp_path: Path) -> None:
         assert folder.claim([3, 4]) == [3, 4]
 
 
+def test_a_child_of_a_process_that_was_killed_does_not_keep_its_claims(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from pathlib import Path; from dalirefurb.keep.folder import KeepFolder;"
+        "folder = KeepFolder(Path(sys.argv[1]), {}, 10, 1 << 20);"
+        "claimed = folder.claim([3, 4]);"
+        "os.fork() and print(claimed, flush=True);"
+        "sys.stdin.read()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], **pipes) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"[3, 4]\n"
+        other.kill()
+        other.wait()
+        folder, deadline = KeepFolder(tmp_path, {}, 10, 1 << 20), time.monotonic() + 60
+        while not (claimed := folder.claim([3, 4])) and time.monotonic() < deadline:  # It may only just have begun.
+            time.sleep(0.01)
+        assert claimed == [3, 4]
+
+
 def test_there_is_room_for_so_many_bytes_and_what_came_first_stays(tmp_path: Path) -> None:
     folder = KeepFolder(tmp_path, {}, 10, TABLE_BYTES + 1000)
     image = np.arange(300, dtype=np.uint8).reshape(10, 10, 3)

@@ -524,6 +524,27 @@ def test_a_child_that_was_forked_meanwhile_does_not_keep_a_closed_file_locked(pa
         os.waitpid(child, 0)
 
 
+FORK = """
+import os, sys
+from pathlib import Path
+from tests.store.test_disk_store import opened
+store = opened(Path(sys.argv[1]))
+if os.fork():
+    print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_child_of_a_user_that_was_killed_does_not_keep_its_file_locked(path: Path) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", FORK, str(path)], text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        process.kill()
+        process.wait()
+        opened(path).close()  # The child still waits for the end of its input.
+
+
 def test_a_file_that_is_deleted_before_it_is_locked_is_made_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = file_lock.lock
     paths = [path]

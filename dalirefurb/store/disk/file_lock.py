@@ -18,6 +18,8 @@ from dalirefurb.store.disk.file_header import HOLDER_BYTES, HOLDER_START
 PATIENCE_S = 1.0
 """How long a lock is waited for: a process that was killed takes a moment to end, and one that only looks to look."""
 
+_KEPT_FROM_CHILDREN: set[int] = set()
+
 
 def open_locked(path: Path) -> tuple[int, bool]:
     """Open a file to read and write, made if need be, and keep everybody else from it.
@@ -55,6 +57,7 @@ def open_locked(path: Path) -> tuple[int, bool]:
         # Before it was locked somebody else may have used it first, and its last user may have deleted it.
         status = os.fstat(fd)
         if status.st_nlink:
+            keep_from_children(fd)
             return fd, is_new and not status.st_size
         os.close(fd)
 
@@ -103,6 +106,11 @@ def lock(fd: int, path: Path, *, shared: bool = False) -> None:
         time.sleep(0.01)
 
 
+def keep_from_children(fd: int) -> None:
+    """Have forked children see an empty file here, until `close`: they would go on with the lock of who is killed."""
+    _KEPT_FROM_CHILDREN.add(fd)
+
+
 def holder(fd: int) -> str | None:
     """Name the process that uses an open file; None if there is none."""
     try:
@@ -116,9 +124,10 @@ def holder(fd: int) -> str | None:
 def close(fd: int, owner_pid: int) -> None:
     """Unlock and close a file.
 
-    Children that were forked meanwhile share the lock, which closing alone would leave to them; and a child must not
-    take it away from `owner_pid`.
+    Children that were forked by others than Python share the lock, which closing alone would leave to them; and a child
+    must not take it away from `owner_pid`.
     """
+    _KEPT_FROM_CHILDREN.discard(fd)
     try:
         if os.getpid() == owner_pid:
             fcntl.flock(fd, fcntl.LOCK_UN)
@@ -140,3 +149,14 @@ def _signer(fd: int) -> str:
     except (ValueError, TypeError, KeyError):
         return "another process"
     return f"{'this process,' if pid == os.getpid() else 'process'} {pid} on {host}"
+
+
+def _let_go_in_child() -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in _KEPT_FROM_CHILDREN:
+        os.dup2(nothing, fd, inheritable=False)
+    os.close(nothing)
+    _KEPT_FROM_CHILDREN.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

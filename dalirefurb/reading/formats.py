@@ -25,13 +25,11 @@ class Header(NamedTuple):
     Attributes:
         height: Height in pixels, upright.
         width: Width in pixels, upright.
-        orientation: Number of EXIF that says how the image is turned, 1 to 8; 1: not at all.
         head: Number of bytes that decide, together with the last ones, what is said here; 0: all do.
     """
 
     height: int
     width: int
-    orientation: int = 1
     head: int = 0
 
 
@@ -108,7 +106,7 @@ def _jpeg_header(frame: bytes, turned: int | None, head: int) -> Header | None:
         return None
     height, width = int.from_bytes(frame[1:3], "big"), int.from_bytes(frame[3:5], "big")
     sides = (width, height) if turned > 4 else (height, width)
-    return Header(*sides, turned, head)
+    return Header(*sides, head)
 
 
 _ORIENTATION, _SHORT = 274, 3

@@ -58,7 +58,7 @@ class Judged:
 
     Attributes:
         decoder: Which decoder takes it; None: it is refused.
-        header: Its size, upright, and how it is turned; None if it has none that can be read.
+        header: Its size, upright; None if it has none that can be read.
         reason: Why it is refused; empty if it is not, as far as its header tells.
     """
 
@@ -167,7 +167,7 @@ class Inspector:
             verdict = judge(data[row], self._pillow)
             if verdict.header is None or verdict.decoder is None:
                 raise Refused(row, verdict.reason)
-            height, width, _, head = verdict.header
+            height, width, head = verdict.header
             seen[row] = _digest(data[row], head), head, height, width, verdict.decoder == "pillow"
         started, by_pillow = time.perf_counter(), np.flatnonzero(seen["by_pillow"])
         for row in by_pillow.tolist():

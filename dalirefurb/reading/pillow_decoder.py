@@ -73,7 +73,7 @@ class PillowDecoder:
             orientation = _orientation(image) if self.takes(*image.size) else 1
             # Of a TIFF Pillow tells the size that it has when it is turned.
             turned = orientation > 4 and image.format != "TIFF"
-        return Header(*((width, height) if turned else (height, width)), orientation)
+        return Header(width, height) if turned else Header(height, width)
 
     def __call__(self, encoded: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
         """Return the image, upright, uint8 of shape (height, width, 3).

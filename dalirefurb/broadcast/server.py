@@ -394,4 +394,5 @@ def _batch_bytes(loader: Loader) -> int:
     """Return the bytes of a full batch, whose numbers beside images take 8 bytes each at most."""
     output, labels = loader.recipe.output, loader.source.labels
     image = output.channels * math.prod(output.sides) * (4 if output.dtype == "float32" else 2)
-    return loader.batch_size * (image + 8 * (labels.size // max(1, len(labels)) + 1))
+    masks = math.prod(output.sides) * loader.recipe.volumes  # labels of voxels
+    return loader.batch_size * (image + 8 * (masks + labels.size // max(1, len(labels)) + 1))

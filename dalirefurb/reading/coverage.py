@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.calls import explains
-from dalirefurb.checks import path_of
+from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.reading.partial_sizes import partial_sizes
@@ -95,9 +95,10 @@ def propose_coverage(
             f"coverage is for plans that reuse versions, so the planner must be a Refurbish with a reuse_factor of at "
             f"least 2, got {planner!r}: pass one"
         )
+    remedy = "pass the share of the volumes that the budget holds, each of as many bytes as a partial volume has"
+    require(not source.volumes, "source", "a source of images, not of volumes", source, remedy)
     planner.check_samples(len(source))
-    file = None if path is None else path_of(path)
-    limit = budget_bytes(budget, available=available_bytes if file is None else lambda: bytes_on_disk(file))
+    limit = budget_bytes(budget, available=available_bytes if path is None else lambda: bytes_on_disk(path))
     with closing(Reader(source, max_batch_size=64, num_threads=1, refusal=recipe.refusal)) as reader:
         sizes = partial_sizes(source, recipe, reader, seed=planner.seed)
 
@@ -107,7 +108,7 @@ def propose_coverage(
     def nbytes(covered: int) -> int:
         slots = covering(covered).peak_slots
         spec = StoreSpec(sizes.slot_shape, slots, {}, sizes.arena_bytes(slots))
-        return spec.nbytes if file is None else Layout(spec).nbytes
+        return spec.nbytes if path is None else Layout(spec).nbytes
 
     covered = bisect_right(range(1, planner.num_samples + 1), limit, key=nbytes)
     if covered == 0:

@@ -7,10 +7,12 @@ going to, says how much of it is untouched, as long as it lives; what is touched
 from __future__ import annotations
 
 import shutil
+from os import PathLike
 from pathlib import Path
 from typing import Protocol
 from weakref import WeakValueDictionary
 
+from dalirefurb.checks import path_of
 from dalirefurb.system.control_groups import ControlGroup, groups, text
 from dalirefurb.system.sharing import local_processes
 
@@ -40,8 +42,9 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     return max(0, min(amounts) // local_processes() - promised) if amounts else None
 
 
-def bytes_on_disk(path: Path) -> int | None:
+def bytes_on_disk(path: str | PathLike[str]) -> int | None:
     """Return the bytes that a file can have, with those that it has, or that a folder can have more; None: not told."""
+    path = path_of(path)
     try:
         present = path.stat().st_size if path.is_file() else 0
         return shutil.disk_usage(path if path.is_dir() else path.absolute().parent).free + present

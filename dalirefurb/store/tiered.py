@@ -25,7 +25,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import path_of, require
+from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.available import available_bytes, bytes_on_disk
@@ -263,7 +263,7 @@ class TieredStore(Store):
 
 def _disk_tier(path: str | os.PathLike[str], budget: Budget | None) -> Tier:
     def available() -> int | None:
-        free = bytes_on_disk(path_of(path))  # None of a folder that is not there, say: the store tells, once opened.
+        free = bytes_on_disk(path)  # None of a folder that is not there, say: the store tells, once opened.
         return None if free is None else free // local_processes()
 
     return Tier(DiskStore(path), budget, available, lambda spec: Layout(spec).samples_bytes)

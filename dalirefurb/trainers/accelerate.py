@@ -160,7 +160,8 @@ class AcceleratedLoader(TrainerLoader, _STATE_MIXIN):  # type: ignore[misc]
         self._number += 1
         if not self._goes_on():
             self.end_of_dataloader = True
-            self.remainder = self._left_over(len(batch[0]))
+            images = batch[0][0] if self.loader.views else batch[0]
+            self.remainder = self._left_over(len(images))
         fill = int((batch[2] < 0).sum()) if self.loader.planner.padded else 0
         if self.device is not None:
             batch = _ACCELERATE.utils.send_to_device(batch, self.device, non_blocking=self._accelerator.non_blocking)

@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 class Advice(Choice):
     """What to set, and why; or what is missing to say so. `print(advice)` tells it; `advice.code()` is to be pasted."""
 
-    @property
-    def choice(self) -> Choice:
-        """What to take, all configurations that fit, and what they were computed from: the advice itself."""
-        return self
-
     def __str__(self) -> str:
         """Say all of it; where nothing is recommended without the table, in which something would be the fastest."""
         notes = [f"note: {note}" for note in self.costs.notes]

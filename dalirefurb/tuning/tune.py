@@ -14,7 +14,7 @@ import torch
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.calls import explains
-from dalirefurb.checks import integer, number, require
+from dalirefurb.checks import integer, number, path_of, require
 from dalirefurb.engine.memory import free_bytes
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish, Standard
@@ -101,6 +101,9 @@ def tune(
         step = number("step", step, "above 0, or a function", lambda seconds: seconds > 0, "pass seconds of a batch")
     if placements is None:
         placements = _PLACEMENTS if torch.cuda.is_available() else _PLACEMENTS[:1]
+    listed = isinstance(placements, (list, tuple)) and len(placements) > 0
+    known = listed and all(each in _PLACEMENTS for each in placements)
+    require(known, "placements", f"a list of some of {[*_PLACEMENTS]}", placements, "leave it out for all that can be")
     folder = check_disk(disk)
     machine = this_machine(
         budget_bytes(memory, available=available_bytes),
@@ -138,7 +141,7 @@ def check_disk(disk: Path | str | None) -> Path | None:
     if disk is None:
         return None
     require(isinstance(disk, (str, Path)), "disk", "the path of a folder", disk, "pass such as '/local', or None")
-    folder = Path(disk)
+    folder = path_of(disk)
     remedy = "make it, pass another one, or leave it out to keep nothing on a disk"
     if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
         why = "cannot be written" if folder.is_dir() else "is no folder" if folder.exists() else "is not there"

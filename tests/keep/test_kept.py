@@ -43,7 +43,9 @@ from dalirefurb import (
     SmartCache,
     Standard,
     TarShards,
+    TieredStore,
     evaluate,
+    propose_coverage,
     rand_augment,
     simple,
 )
@@ -419,11 +421,16 @@ def test_the_users_home_folder_can_begin_a_path(tmp_path: Path, monkeypatch: pyt
         tar.add(photos.name(0), "a.jpg")
     assert len(TarShards(shard, label=lambda _: 0, index="~/index")) == 1
     assert Kept(photos, Path("~/keep"), form="encoded").fill() == 4
-    with Loader(photos, simple(SIZE), Refurbish(4, batch_size=2, reuse_factor=2), DiskStore("~/store")) as loader:
+    planner, policy = Refurbish(4, batch_size=2, reuse_factor=2), BadSamplePolicy("replace", "~/bad.jsonl")
+    assert propose_coverage(photos, simple(SIZE), planner, "50%", path="~/store").coverage == 1
+    with Loader(photos, simple(SIZE), planner, DiskStore("~/store"), bad_samples=policy) as loader:
         next(iter(loader))
     assert DiskStore.inspect("~/store").path == home / "store"
+    with Loader(photos, simple(SIZE), planner, TieredStore(memory=1, path="~/tiered", disk="50%")) as loader:
+        next(iter(loader))
+    DiskStore.purge("~/tiered")
     DiskStore.purge(Path("~/store"))
-    assert {each.name for each in home.iterdir()} == {"photos", "index", "keep"}
+    assert {each.name for each in home.iterdir()} == {"photos", "index", "keep", "bad.jsonl"}
     assert [each.name for each in here.iterdir()] == ["a.tar"]
 
 

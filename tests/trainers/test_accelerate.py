@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from dalirefurb import Evaluate, Loader, MemoryStore, Refurbish, evaluate
+from dalirefurb import Evaluate, Loader, MemoryStore, Refurbish, evaluate, simple
 from dalirefurb.errors import ConfigurationError
 from tests.in_turn import EACH_CHANGE
 from tests.trainers.processes import in_two_processes
@@ -166,6 +166,18 @@ def test_a_short_batch_of_training_is_gathered_whole() -> None:
         gathered = torch.cat([accelerator.gather_for_metrics(labels) for _, labels in prepared])
         assert sorted(gathered.tolist()) == [*range(NUM_SAMPLES)]
         assert prepared.remainder == NUM_SAMPLES % BATCH_SIZE
+
+
+@pytest.mark.parametrize("own_versions", [True, False])
+def test_a_short_batch_of_views_is_gathered_whole(own_versions: bool) -> None:
+    accelerator, recipe, samples = accelerator_for(), simple(32, raw=True), NUM_SAMPLES + 1
+    planner = Refurbish(samples, batch_size=BATCH_SIZE, reuse_factor=2)
+    views = 2 if own_versions else (recipe.view(2),)
+    with Loader(source(samples), recipe, planner, MemoryStore(), views=views) as loader:
+        prepared = prepare(accelerator, loader)
+        gathered = torch.cat([accelerator.gather_for_metrics(labels) for _, labels in prepared])
+        assert sorted(gathered.tolist()) == [*range(samples)]
+        assert prepared.remainder == samples % BATCH_SIZE == 3
 
 
 def test_batches_are_put_on_the_accelerators_device_unless_it_places_nothing() -> None:

@@ -379,7 +379,7 @@ def test_a_short_run_pays_its_first_epoch():
 def test_all_of_it_is_json_and_the_costs_are_read_again():
     advice = advise(costs(step_ms=10), machine(), workload(step_s=10 * MS))
     written = json.loads(json.dumps(advice.as_dict()))
-    assert Costs.from_dict(written["costs"]) == advice.costs == advice.choice.costs
+    assert Costs.from_dict(written["costs"]) == advice.costs
     assert written["verdict"] == "DETECTED"
     assert written["recommended"] in written["rows"]
     assert written["headspace"] == pytest.approx(STANDARD_BATCH_MS / 10, rel=1e-6)

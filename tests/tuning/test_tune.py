@@ -268,7 +268,7 @@ def test_standard_what_is_to_be_recommended_and_the_best_other_take_turns(folder
     make_short(monkeypatch)
     source, recipes = ImageFolder(folder), {"paper": rand_augment(32)}
     made = costs(split(place=3), split())
-    choice = advise(made, machine(disk_bytes=1 << 40), workload(num_samples=48, batch_size=16)).choice
+    choice = advise(made, machine(disk_bytes=1 << 40), workload(num_samples=48, batch_size=16))
     told = []
     done = verify(choice, source, recipes, step=1e-4, disk=tmp_path, told=told.append)
     taken = [choice.standard.configuration, choice.recommended.configuration, choosing.rival(choice)]
@@ -468,6 +468,9 @@ def test_what_cannot_be_measured_is_a_line(folder, tmp_path, monkeypatch):
         ({"memory": "much"}, "budget"),
         ({"disk": "/no/such"}, "disk must be a folder where a cache may lie, but /no/such is not there"),
         ({"disk": 3}, "disk"),
+        ({"placements": []}, "placements"),
+        ({"placements": ("cpu", "cpu")}, "placements"),
+        ({"placements": [("gpu", "cpu")]}, "placements"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_measured(folder, changed, name):

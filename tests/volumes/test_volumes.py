@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from collections import Counter
 from pathlib import Path
@@ -18,8 +19,10 @@ from numpy.typing import NDArray
 pytest.importorskip("numba")
 
 from dalirefurb import (
+    Attached,
     AutoAssist,
     BadSamplePolicy,
+    Broadcast,
     Concat,
     DiskStore,
     Echo,
@@ -34,6 +37,7 @@ from dalirefurb import (
     SmartCache,
     Standard,
     Volumes,
+    propose_coverage,
     tune,
 )
 from dalirefurb.augment import (
@@ -540,3 +544,19 @@ def test_a_stage_of_ones_own_may_crop_what_is_filled_at_every_split() -> None:
     ):
         with pytest.raises(ConfigurationError):
             wrong(Shown({"image": image, "mask": mask}))
+
+
+def test_a_coverage_is_proposed_for_images_alone() -> None:
+    with pytest.raises(ConfigurationError, match="source must be a source of images, not of volumes, got Volumes"):
+        propose_coverage(source_of(), recipe_of(), refurbish(), "1GB")
+
+
+def test_a_broadcast_serves_volumes_and_labels_of_their_voxels_and_counts_the_memory_of_both() -> None:
+    recipe, planner, name = recipe_of(), refurbish(), f"volumes {os.getpid()}"
+    with Loader(source_of(), recipe, planner, MemoryStore()) as loader, Broadcast(loader, name, ahead=1) as broadcast:
+        counted = broadcast.untouched_bytes
+        with Attached(name) as attached:
+            given = [copy.deepcopy(batch) for batch in attached]
+    assert same(given, expected(recipe, planner, epochs=1))
+    slots, batch_bytes = 1 + 3, max(sum(each.nbytes for each in batch) for batch in given)
+    assert slots * batch_bytes <= counted < 1.1 * slots * batch_bytes

@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.augment.geometry import Geometry
 from dalirefurb.augment.maps import Maps, inverted
-from dalirefurb.checks import require
 from dalirefurb.targets.kinds import Boxes, Keypoints, ObjectTarget, Polygons, Target
 from dalirefurb.targets.pasting import Pasted
 from dalirefurb.targets.ragged import Ragged, ranges
@@ -209,9 +208,6 @@ def map_keypoints(
         Keypoints in pixels of the served images, of the same shape, and which are labelled and in the image, (m, k).
         With visibility all others are (0, 0, 0), as COCO has it; without it they are where they would be, outside, and
         NaN behind a horizon.
-
-    Raises:
-        ConfigurationError: If `swapped` does not have each keypoint once.
     """
     keypoints = np.asarray(keypoints, np.float64)
     mapped = _mapped(keypoints[..., :2], rows, geometry.maps)
@@ -224,11 +220,8 @@ def map_keypoints(
         seen &= keypoints[..., 2] > 0
         points = np.where(seen[..., None], np.concatenate([points, keypoints[..., 2:]], axis=2), 0)
     if swapped is not None:
-        count = keypoints.shape[1]
-        wanted, remedy = f"the numbers 0 .. {count - 1}, each once", "pass the number of its mirror image for each"
-        require(sorted(swapped) == [*range(count)], "swapped", wanted, swapped, remedy)
         mirrored = np.linalg.det(geometry.maps)[rows] < 0
-        order = np.where(mirrored[:, None], swapped, np.arange(count))  # (m, k)
+        order = np.where(mirrored[:, None], swapped, np.arange(keypoints.shape[1]))  # (m, k)
         points = np.take_along_axis(points, order[..., None], axis=1)
         seen = np.take_along_axis(seen, order, axis=1)
     return points.astype(np.float32), seen

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from dalirefurb.augment import RandomPerspective
 from dalirefurb.augment.geometry import Geometry
 from dalirefurb.augment.maps import placed
-from dalirefurb.errors import ConfigurationError
 from dalirefurb.targets import Boxes, masks, objects
 from dalirefurb.targets.objects import map_polygons, rows_of
 from dalirefurb.targets.pasting import Pasted
@@ -296,12 +295,6 @@ def test_a_turn_swaps_nothing() -> None:
     keypoints = np.array([[[5.0, 5], [10, 20], [30, 20], [1, 1], [2, 2]]])
     mapped, _ = map_keypoints(keypoints, rows_of([1]), half, SIZE, swapped=LEFT_RIGHT)
     assert np.array_equal(mapped, [WIDTH, HEIGHT] - keypoints)
-
-
-@pytest.mark.parametrize("swapped", [(0, 1), (0, 1, 1), (1, 2, 3)])
-def test_who_takes_whose_place_must_be_said_of_each_once(swapped: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigurationError, match=r"swapped must be the numbers 0 .. 2, each once, got \("):
-        map_keypoints(np.zeros((1, 3, 2)), rows_of([1]), IDENTITY, SIZE, swapped=swapped)
 
 
 def test_a_covered_box_of_which_too_little_is_in_the_image_is_dropped_though_all_that_is_left_of_it_is() -> None:

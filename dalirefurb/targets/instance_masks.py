@@ -49,7 +49,9 @@ class InstanceMasks(ObjectTarget):
         check_listed(masks, "masks of objects")
         for sample, objects in enumerate(masks):
             check_listed(objects, f"masks of objects of sample {sample}")
-        if any(getattr(each, "ndim", 0) > 1 and np.asarray(each).dtype.kind in "bu" for its in masks for each in its):
+        arrays = (np.asarray(each) for its in masks for each in its if getattr(each, "ndim", 0) > 1 and len(each))
+        # Also of 0 and 1 in another type, which as vertices would all be corners of the first pixel.
+        if any(each.dtype.kind in "bu" or (not normalized and np.isin(each, (0, 1)).all()) for each in arrays):
             raise ConfigurationError(
                 "masks of objects must be outlines, or run lengths as COCO has them, but some are arrays of pixels: "
                 'pass pycocotools.mask.encode(numpy.asfortranarray(mask)), or {"size": [height, width], "counts": ...}'

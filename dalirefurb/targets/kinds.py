@@ -350,9 +350,20 @@ class Values(Target, metaclass=Explained):
 
 
 def _check_shares(values: NDArray[np.float64], normalized: bool, what: str) -> None:
-    """Refuse pixels that are given as shares of an image's sides, of which none are far outside of it."""
-    if normalized and values.size and not -1 <= values.min() <= values.max() <= _MOST_SHARE:
+    """Refuse pixels that are given as shares of an image's sides, and shares that are given as pixels.
+
+    None of the former are far outside of the image; the latter would all be parts of its first pixel.
+    """
+    if not values.size:
+        return
+    least, most = float(values.min()), float(values.max())
+    if normalized and not -1 <= least <= most <= _MOST_SHARE:
         raise ConfigurationError(
-            f"{what} must be shares 0..1 of the image's sides where normalized=True, but go from {values.min():g} to "
-            f"{values.max():g}: leave normalized out for pixels"
+            f"{what} must be shares 0..1 of the image's sides where normalized=True, but go from {least:g} to "
+            f"{most:g}: leave normalized out for pixels"
+        )
+    if not normalized and 0 <= least <= most <= 1 and (values % 1).any():
+        raise ConfigurationError(
+            f"{what} must be in pixels, but go from {least:g} to {most:g}, as shares of the image's sides do: pass "
+            f"normalized=True, or multiply them by these"
         )

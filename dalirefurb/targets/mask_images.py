@@ -10,11 +10,12 @@ import io
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dalirefurb.calls import Explained
 from dalirefurb.checks import integer, require
@@ -75,7 +76,8 @@ class Masks(Target, metaclass=Explained):
 
     Args:
         masks: For each sample the path of an image of one channel, or an array (height, width) of whole numbers, in the
-            size of the sample's image, upright. Of an image with a palette the numbers are taken, not the colours.
+            size of the sample's image, upright; an EXIF orientation that a file states is applied. Of an image with a
+            palette the numbers are taken, not the colours.
         fill: Number of pixels that lie outside of the source's image; 255 is what is ignored in usual data sets.
         dtype: Type of the batch's tensor, as NumPy names it; int64 is what `torch.nn.functional.cross_entropy` takes.
         keep: Memory for masks of files that were decoded, as run lengths: such as "2GB", or a share of what is free.
@@ -91,10 +93,8 @@ class Masks(Target, metaclass=Explained):
         self.dtype = np.dtype(dtype)
         limits = np.iinfo(self.dtype)
         self.fill = integer("fill", fill, int(limits.min), int(limits.max), "255 is usual")
-        self._masks = [
-            _array(each, number) if hasattr(each, "__array__") or isinstance(each, Image.Image) else _path(each, number)
-            for number, each in enumerate(masks)
-        ]
+        budget_bytes(keep, available=lambda: 0)  # Refused here, not by a thread that reads.
+        self._masks = [_given(mask, number) for number, mask in enumerate(masks)]
         self._numbers = np.arange(len(self._masks))
         self._fits = np.zeros(len(self._masks), np.bool_)
         self._keep = _Keep(keep)
@@ -222,24 +222,20 @@ class Masks(Target, metaclass=Explained):
         return f"Masks({len(self):,}, {self.dtype}, fill={self.fill})"
 
 
-def _array(given: Any, number: int) -> NDArray[Any]:
-    mask = np.asarray(given)
-    if isinstance(given, Image.Image) or mask.ndim != 2 or mask.dtype.kind not in "biu" or not mask.size:
-        what = "a Pillow image" if isinstance(given, Image.Image) else f"{mask.dtype} of shape {mask.shape}"
-        raise ConfigurationError(
-            f"masks must be paths, or arrays of whole numbers of shape (height, width), but number {number} is {what}: "
-            f"pass such as np.asarray(image), mask[..., 0], mask.argmax(-1) or mask.astype('uint8')"
-        )
-    return mask
-
-
-def _path(given: Any, number: int) -> str:
-    if not isinstance(given, (str, os.PathLike)):
-        raise ConfigurationError(
-            f"masks must be paths, or arrays (height, width), but number {number} is a {type(given).__name__}: "
-            f"np.asarray(image) of a Pillow image is an array"
-        )
-    return os.fsdecode(given)
+def _given(mask: Any, number: int) -> str | NDArray[Any]:
+    """Return the path of a file, or an array (height, width) of whole numbers."""
+    if isinstance(mask, (str, os.PathLike)):
+        return os.fsdecode(mask)
+    if not hasattr(mask, "__array__") or isinstance(mask, Image.Image):
+        what = "a Pillow image" if isinstance(mask, Image.Image) else f"a {type(mask).__name__}"
+    elif (array := np.asarray(mask)).ndim == 2 and array.dtype.kind in "biu" and array.size:
+        return array
+    else:
+        what = f"{array.dtype} of shape {array.shape}"
+    raise ConfigurationError(
+        f"masks must be paths, or arrays of whole numbers of shape (height, width), but number {number} is {what}: "
+        f"pass such as np.asarray(image), mask[..., 0], mask.argmax(-1) or mask.astype('uint8')"
+    )
 
 
 def _of_kind(mask: NDArray[Any]) -> NDArray[Any]:
@@ -263,6 +259,9 @@ def _decoded(path: str, sample: int) -> NDArray[Any]:
                     f"it must be an image of one channel, such as a grey or a palette PNG, got mode {image.mode!r}: "
                     f"write the number of each colour instead"
                 )
+            image.load()
+            with suppress(Exception):  # Whatever Pillow meets in broken EXIF data, of which images take none either.
+                ImageOps.exif_transpose(image, in_place=True)
             return np.ascontiguousarray(np.asarray(image), dtype)
     except SampleError as error:
         raise MaskError(error.reason) from error

@@ -280,7 +280,7 @@ def test_masks_are_put_together_with_outlines_and_run_lengths_of_their_own() -> 
     assert together.digest() == InstanceMasks([*one, *other]).digest()
 
 
-@pytest.mark.parametrize("kind", ["bool", "uint8"])
+@pytest.mark.parametrize("kind", ["bool", "uint8", "int64", "float32"])
 def test_arrays_of_pixels_are_no_outlines(kind: str) -> None:
     with pytest.raises(
         ConfigurationError, match="must be outlines, or run lengths as COCO has them, but some are arrays"

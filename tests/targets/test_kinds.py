@@ -119,6 +119,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "an image": (lambda: Masks([Image.new("L", (2, 2))]), r"number 0 is a Pillow image: pass such as np.asarray"),
     "a fill": (lambda: Masks(["a.png"], dtype="uint8", fill=-1), "fill must be an int in 0..255"),
     "a type": (lambda: Masks(["a.png"], dtype="float32"), "dtype must be one of uint8, int16, int32, int64"),
+    "a budget": (lambda: Masks(["a.png"], keep="much"), "a budget must be bytes as an int.*got 'much'"),
+    "shares as pixels": (lambda: Boxes([[[0.1, 0.2, 0.5, 1]]]), "boxes must be in pixels, but go from 0.1 to 1"),
+    "outlines of shares as pixels": (lambda: Polygons([[[[0, 0, 0.5, 0, 1, 1]]]]), "polygons must be in pixels"),
+    "points of shares as pixels": (lambda: Keypoints([[[[0.5, 0.5, 2]]]]), "keypoints must be in pixels"),
     "objects that are too large": (lambda: Objects([[2**64 - 1]]), "values of objects must fit into int64.*sample 0"),
     "no list": (lambda: Boxes(None), "boxes must be in a list, one of each sample, but are a NoneType"),  # type: ignore[arg-type]
     "no list of outlines": (lambda: Polygons([[5]]), "polygons must be x and y of each vertex.*not iterable"),  # type: ignore[list-item]
@@ -202,6 +206,21 @@ def test_a_palettes_numbers_are_taken_and_not_its_colours(tmp_path: Path) -> Non
     assert Masks([tmp_path / "mask.png"]).read(0).tolist() == [[5, 5, 5], [5, 5, 5]]
     Image.new("1", (3, 2), 1).save(tmp_path / "mask.png")
     assert Masks([tmp_path / "mask.png"]).read(0).tolist() == [[1, 1, 1], [1, 1, 1]]
+
+
+@pytest.mark.parametrize(("stated", "shown"), [(3, [[6, 5, 4], [3, 2, 1]]), (6, [[4, 1], [5, 2], [6, 3]])])
+def test_a_mask_is_turned_as_its_own_file_states(tmp_path: Path, stated: int, shown: list[list[int]]) -> None:
+    path, exif = tmp_path / "mask.png", Image.Exif()
+    exif[274] = stated
+    image = Image.fromarray(np.array([[1, 2, 3], [4, 5, 6]], np.uint8))
+    image.save(path, exif=exif)
+    assert Masks([path]).read(0).tolist() == shown
+    image.save(path, exif=b"broken")
+    assert Masks([path]).read(0).tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_paths_of_masks_may_be_in_an_array() -> None:
+    assert Masks(np.array(["a.png", "b.png"])).name(1) == "b.png"  # type: ignore[arg-type]
 
 
 def test_masks_of_a_folder_belong_to_images_at_the_same_place(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ class ImageFolder(_Files):
         counts = []
         for name in self.classes:
             before = len(self._paths)
-            for folder, images, skipped in sorted(_walk(self._root, name)):
+            for folder, images, skipped in sorted(folders_below(self._root, name)):
                 self._paths += [f"{folder}{os.sep}{image}" for image in images]
                 others += [f"{folder}{os.sep}{other}" for other in skipped]
             counts.append(len(self._paths) - before)
@@ -305,12 +305,12 @@ def _list_folder(path: str) -> tuple[list[str], list[str], list[str]]:
     return sorted(folders), sorted(images), sorted(others)
 
 
-def _walk(root: str, folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
+def folders_below(root: str, folder: str) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield each folder at or below `root/folder` with its images and its other files."""
     folders, images, others = _list_folder(f"{root}{os.sep}{folder}")
     yield folder, images, others
     for name in folders:
-        yield from _walk(root, f"{folder}{os.sep}{name}")
+        yield from folders_below(root, f"{folder}{os.sep}{name}")
 
 
 def is_hidden(path: str) -> bool:

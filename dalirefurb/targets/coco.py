@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ class CocoDetection(Annotated):
     """Images of a folder, with the objects that a file in COCO's format has of them.
 
     For each image a batch has a dictionary with "boxes" (k, 4) float32, xyxy in pixels of the served image; "labels"
-    (k,) int64, the categories' ids in the file; "area" (k,) float32, as the file has it; "iscrowd" (k,) int64;
+    (k,) int64, the categories' ids in the file; "area" (k,) float32, as the file has it, else 0; "iscrowd" (k,) int64;
     "image_id"; and, if they are asked for, "keypoints" (k, points, 3), "polygons", and "masks" (k, H, W) uint8, as
     torchvision's models take them.
 
@@ -70,17 +70,21 @@ class CocoDetection(Annotated):
         require(root.is_dir(), "images", "a folder", images, "pass the folder of the images, such as 'train2017'")
         with _in_format(annotations):
             read = {"categories": [], **json.loads(path_of(annotations).read_bytes())}
-            entries, rows = _of_images(read, annotations, crowds=crowds, empty=empty)
+            entries, rows = _of_images(read, crowds=crowds, empty=empty)
+            objects = [each for row in rows for each in row]
 
             def column(name: str, usual: Any = None) -> list[list[Any]]:
                 return [[each.get(name, usual) for each in row] for row in rows]
 
             ids = np.array([int(each["id"]) for each in entries])
+            labels = Objects(column("category_id"))
+            if labels.rows.values.dtype != np.int64:
+                raise ConfigurationError(f"category_id must be a whole number, but some are {labels.rows.values.dtype}")
             targets: dict[str, Target] = {
                 "boxes": Boxes(column("bbox"), "xywh", min_area=min_area, min_visible=min_visible),
-                "labels": Objects(column("category_id")),
+                "labels": labels,
                 "area": Objects([[float(area or 0) for area in row] for row in column("area")]),
-                "iscrowd": Objects(column("iscrowd", 0)),
+                "iscrowd": Objects([[int(_is_crowd(each)) for each in row] for row in rows]),
                 "image_id": Values(ids),
             }
             categories = sorted(read["categories"], key=lambda each: each["id"])
@@ -95,20 +99,19 @@ class CocoDetection(Annotated):
                 targets["keypoints"] = _keypoints(column("keypoints", ()), categories)
             if polygons:
                 outlines = column("segmentation", ())
-                if any(isinstance(o, dict) and not each.get("iscrowd", 0) for o, each in _pairs(outlines, rows)):
+                if any(isinstance(each.get("segmentation"), dict) and not _is_crowd(each) for each in objects):
                     raise ConfigurationError(
                         "polygons=True needs outlines, but an object that is no crowd has run lengths: convert them, "
                         "or leave polygons out"
                     )
                 targets["polygons"] = Polygons([[[] if isinstance(o, dict) else o for o in row] for row in outlines])
             if masks:
-                outlines = column("segmentation")
-                if (none := next((each for o, each in _pairs(outlines, rows) if not o), None)) is not None:
+                if (none := next((each for each in objects if not each.get("segmentation")), None)) is not None:
                     raise ConfigurationError(
                         f"masks=True needs outlines or run lengths of each object, but {none!s:.80} has none: leave "
                         f"such objects out of the file, or masks"
                     )
-                targets["masks"] = InstanceMasks(outlines)
+                targets["masks"] = InstanceMasks(column("segmentation"))
             declared = [(each.get("height") or 0, each.get("width") or 0) for each in entries]
             self._declared = np.array(declared, np.int64)
             paths = [root / each["file_name"] for each in entries]
@@ -138,11 +141,6 @@ class CocoDetection(Annotated):
         return f"CocoDetection({len(self):,} images, {len(self.categories or ())} categories)"
 
 
-def _pairs(columns: list[list[Any]], rows: list[list[dict[str, Any]]]) -> Iterator[tuple[Any, dict[str, Any]]]:
-    for column, row in zip(columns, rows, strict=True):
-        yield from zip(column, row, strict=True)
-
-
 def _look_at_some(paths: Sequence[Path], folder: PathLike) -> None:
     """Refuse a folder in which none of some images is."""
     some = [paths[row] for row in spread(len(paths), _LOOKED_AT)]
@@ -170,7 +168,7 @@ def _in_format(path: PathLike) -> Iterator[None]:
 
 
 def _of_images(
-    read: dict[str, Any], path: PathLike, *, crowds: bool, empty: bool
+    read: dict[str, Any], *, crowds: bool, empty: bool
 ) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
     """Return images by their ids, and the objects of each."""
     for part, needed in (("images", {"id", "file_name"}), ("annotations", {"image_id", "bbox", "category_id"})):
@@ -180,13 +178,14 @@ def _of_images(
                     f"there must be {', '.join(sorted(missing))} in each of its {part}, as COCO's files of instances "
                     f"have, but {each!s:.80} has not"
                 )
+    for part in ("images", "categories"):
+        if len({each["id"] for each in read[part]}) < len(read[part]):
+            raise ConfigurationError(f"each of its {part} must have an id of its own, but some have the same")
     objects: dict[int, list[dict[str, Any]]] = {each["id"]: [] for each in read["images"]}
-    if len(objects) < len(read["images"]):
-        raise ConfigurationError("each image must have an id of its own, but some have the same")
     for each in read["annotations"]:
         if each["image_id"] not in objects:
             raise ConfigurationError(f"all images of its annotations must be named, but {each['image_id']} is not")
-        if crowds or not each.get("iscrowd", 0):
+        if crowds or not _is_crowd(each):
             objects[each["image_id"]].append(each)
     known = {each["id"] for each in read["categories"]}
     if known and (others := {each["category_id"] for each in read["annotations"]} - known):
@@ -195,6 +194,11 @@ def _of_images(
     if not entries:
         raise ConfigurationError("there must be images, but there is none that has an object: pass empty=True")
     return entries, [objects[each["id"]] for each in entries]
+
+
+def _is_crowd(each: Mapping[str, Any]) -> bool:
+    """Tell whether an object is a crowd: files say 1 or true, and of others 0, false, null or nothing."""
+    return bool(int(each.get("iscrowd") or 0))
 
 
 def _keypoints(values: list[list[Sequence[float]]], categories: Sequence[dict[str, Any]]) -> Keypoints:
@@ -228,5 +232,5 @@ def parts_of(annotations: PathLike) -> dict[str, bool]:
     with _in_format(annotations):
         read = json.loads(path_of(annotations).read_bytes())
         keypoints = any(each.get("keypoints") for each in read.get("categories", ()))
-        told = [each.get("segmentation") for each in read["annotations"] if not each.get("iscrowd", 0)]
+        told = [each.get("segmentation") for each in read["annotations"] if not _is_crowd(each)]
     return {"keypoints": keypoints, "polygons": any(told) and not any(isinstance(each, dict) for each in told)}

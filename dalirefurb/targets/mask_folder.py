@@ -9,7 +9,7 @@ import numpy as np
 
 from dalirefurb.checks import path_of, require
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.source.files import EXTENSIONS, FileList, PathLike, is_hidden
+from dalirefurb.source.files import EXTENSIONS, FileList, PathLike, folders_below
 from dalirefurb.store.memory_budget import Budget
 from dalirefurb.targets.annotated import Annotated
 from dalirefurb.targets.mask_images import Masks
@@ -26,7 +26,7 @@ class MaskFolder(Annotated):
     is `images, masks`.
 
     Args:
-        images: Folder of the images; hidden files are left out.
+        images: Folder of the images; hidden files and folders are left out.
         masks: Folder of the masks.
         suffix: What a mask's name ends in, before its file's ending, beside the image's name.
         image_suffix: What an image's name ends in that its mask's has not.
@@ -73,14 +73,16 @@ class MaskFolder(Annotated):
 
 
 def image_files(folder: PathLike, name: str) -> list[str]:
-    """List a folder's image files, at any depth, by their places in it, sorted."""
+    """List a folder's image files, at any depth, by their places in it, sorted; what is hidden is left out."""
     remedy = "pass the path of one folder, such as 'photos/images'"
     require(isinstance(folder, (str, os.PathLike)) and path_of(folder).is_dir(), name, "a folder", folder, remedy)
-    folder, places = path_of(folder), list[str]()
-    for parent, _, files in os.walk(folder, followlinks=True):
-        inner = os.path.relpath(parent, folder)
-        places += [str(Path(inner) / file) for file in files]
-    images = sorted(each for each in places if Path(each).suffix.lower() in EXTENSIONS and not is_hidden(each))
+    try:
+        below = folders_below(str(path_of(folder)), ".")
+        images = sorted(str(Path(inner) / file) for inner, files, _ in below for file in files)
+    except OSError as error:
+        raise ConfigurationError(
+            f"must be a folder of readable folders, but {error.filename} is none: {error.strerror}", argument=name
+        ) from error
     require(bool(images), name, "a folder of image files", folder, f"images end in {', '.join(sorted(EXTENSIONS))}")
     return images
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import path_of, require
+from dalirefurb.checks import path_of, plain, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source.files import FileList, PathLike
 from dalirefurb.targets.annotated import Annotated
@@ -46,7 +47,7 @@ class YoloFolder(Annotated):
     image, "labels" (k,) int64, and, if they are asked for, "polygons", "masks" and "keypoints".
 
     Args:
-        images: Folder of the images, hidden files are left out; or the path of each image.
+        images: Folder of the images, what is hidden is left out; or the path of each image.
         labels: Folder of the text files; or the path of one for each image.
         names: Names of the classes, a list or a mapping from their numbers, which become `classes`.
         polygons: Whether outlines are served; an object with a box has none.
@@ -75,22 +76,22 @@ class YoloFolder(Annotated):
         min_visible: float = 0.0,
     ) -> None:
         numbered = isinstance(names, Mapping) and all(isinstance(each, int) for each in names)
-        listed = isinstance(names, Iterable) and not isinstance(names, (str, Mapping))
+        listed = isinstance(names, Iterable) and not isinstance(names, (str, set, frozenset, Mapping))
         wanted = "a list of the classes' names, or a mapping from their numbers"
         require(names is None or numbered or listed, "names", wanted, names, "pass such as ['cat', 'dog']")
         if isinstance(names, Mapping):
             names = [names.get(number, str(number)) for number in range(max(names, default=-1) + 1)]
-        posed = keypoints is not None
-        if keypoints is not None:
-            pair = (
-                hasattr(keypoints, "__len__")
-                and len(keypoints) == len(_NUMBERS)
-                and keypoints[0] > 0
-                and keypoints[1] in _NUMBERS
-            )
+        classes = None if names is None else [*map(str, names)]
+        posed, keypoints = keypoints is not None, plain(keypoints)
+        if keypoints is None:
+            remedy = "say how many points there are, such as keypoints=(17, 3)"
+            require(swapped is None, "swapped", "left out where keypoints is", swapped, remedy)
+        else:
+            pair = isinstance(keypoints, tuple) and len(keypoints) == len(_NUMBERS) and keypoints[1] in _NUMBERS
+            pair = pair and isinstance(keypoints[0], int) and keypoints[0] > 0
             require(pair, "keypoints", "a number of points, and 2 or 3 numbers each", keypoints, "(17, 3) is COCO's")
         paths, files = _beside(images, labels)
-        objects = [_objects(file, names, keypoints) for file in files]
+        objects = [_objects(file, classes, keypoints) for file in files]
         boxes = Boxes(
             [[_box(each, posed) for each in image] for image in objects],
             "cxcywh",
@@ -117,8 +118,7 @@ class YoloFolder(Annotated):
             points = [np.reshape([each[_BOX:] for each in image], (-1, *keypoints)) for image in objects]
             targets["keypoints"] = Keypoints(points, swapped=swapped, normalized=True)
         super().__init__(FileList(paths, np.zeros(len(paths), np.int64)), targets)
-        self.classes = None if names is None else [*names]
-        self.categories = None if names is None else dict(enumerate(names))
+        self.classes, self.categories = classes, None if classes is None else dict(enumerate(classes))
 
     @classmethod
     def from_yaml(cls, path: PathLike, part: str = "train", **options: Any) -> Self:
@@ -151,7 +151,8 @@ class YoloFolder(Annotated):
                 images += [found / place for place in image_files(found, part)]
             else:
                 images += [found.parent / line.strip() for line in found.read_text().splitlines() if line.strip()]
-        own = {"names": read["names"], "keypoints": read.get("kpt_shape"), "swapped": read.get("flip_idx")}
+        posed = read.get("kpt_shape")
+        own = {"names": read["names"], "keypoints": posed, "swapped": read.get("flip_idx") if posed else None}
         return cls(images, [_labels_of(Path(image)) for image in images], **own, **options)
 
 
@@ -171,8 +172,7 @@ def _yaml(path: PathLike) -> dict[str, Any]:
 
 def _labels_of(image: Path) -> Path:
     """Return where the text file of an image is."""
-    before, found, behind = image.as_posix().rpartition("/images/")
-    return Path(f"{before}/labels/{behind}" if found else image).with_suffix(".txt")
+    return Path(re.sub("^(.*/)?images/", r"\1labels/", image.as_posix())).with_suffix(".txt")
 
 
 def _beside(images: Any, labels: Any) -> tuple[list[Path], list[Path]]:
@@ -184,9 +184,10 @@ def _beside(images: Any, labels: Any) -> tuple[list[Path], list[Path]]:
         paths = [path_of(images) / place for place in places]
         files = [path_of(labels) / place.with_suffix(".txt") for place in places]
     else:
-        paths, files = [Path(each) for each in images], [Path(each) for each in labels]
-        alike = len(paths) == len(files) > 0
-        require(alike, "labels", f"a path for each of {len(paths)} images", f"{len(files)}", "give an image one each")
+        paths = [Path(each) for each in images]
+        files = [] if isinstance(labels, (str, os.PathLike)) else [Path(each) for each in labels]
+        wanted, given = f"a path for each of {len(paths)} images", len(files) if files else labels
+        require(len(paths) == len(files) > 0, "labels", wanted, given, "give an image one each")
     if not any(file.exists() for file in files):
         raise ConfigurationError(
             f"must lie in their folder as images do in theirs, but of {paths[0]} there is no {files[0]}",

@@ -256,6 +256,17 @@ def test_masks_of_a_folder_belong_to_images_at_the_same_place(tmp_path: Path) ->
         MaskFolder(tmp_path / "images", tmp_path / "nowhere")
 
 
+def test_what_lies_in_hidden_folders_is_no_image(tmp_path: Path) -> None:
+    for place in ("images/a.png", "images/.ipynb_checkpoints/a-checkpoint.png", "images/part/b.png", "images/.c.png"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (4, 4)).save(tmp_path / place)
+    found = MaskFolder(tmp_path / "images", tmp_path / "images")
+    assert [Path(found.name(index)).name for index in range(len(found))] == ["a.png", "b.png"]
+    (tmp_path / "images/part/again").symlink_to(tmp_path / "images")  # Once in each round, without end.
+    with pytest.raises(ConfigurationError, match="images must be a folder of readable folders, but .* symbolic links"):
+        MaskFolder(tmp_path / "images", tmp_path / "images")
+
+
 def coco(folder: Path, **changes: Any) -> Path:
     """A file in COCO's format of three images, of which the second has no object."""
     for number in (7, 8, 9):
@@ -326,6 +337,8 @@ def test_keypoints_and_polygons_are_mirrored_with_their_image(tmp_path: Path) ->
         ({"images": None}, "must be a file in COCO's format"),
         ({"annotations": [{"image_id": 77, "bbox": [0, 0, 1, 1], "category_id": 1}]}, "but 77 is not"),
         ({"annotations": [{"image_id": 7, "bbox": [0, 0, -1, 1], "category_id": 1}]}, "second corner"),
+        ({"annotations": [{"image_id": 7, "bbox": [0, 0, 1, 1], "category_id": 1.0}]}, "must be a whole number"),
+        ({"categories": [{"id": 1}, {"id": 1}]}, "each of its categories must have an id of its own"),
     ],
 )
 def test_what_is_not_in_cocos_format_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -341,6 +354,15 @@ def test_what_is_not_in_cocos_format_is_refused(tmp_path: Path, changes: dict[st
     things = {"image_id": 7, "bbox": [0, 0, 9, 9], "category_id": 1, "segmentation": {"counts": [0, 9], "size": [3, 3]}}
     with pytest.raises(ConfigurationError, match="an object that is no crowd has run lengths"):
         CocoDetection(tmp_path, coco(tmp_path, annotations=[things]), polygons=True)
+
+
+@pytest.mark.parametrize(("crowd", "other"), [(1, 0), (True, False), (1, None), ("1", "0")])
+def test_crowds_are_told_in_any_words(tmp_path: Path, crowd: Any, other: Any) -> None:
+    box = {"image_id": 7, "bbox": [0, 0, 9, 9], "category_id": 1}
+    path = coco(tmp_path, annotations=[{**box, "iscrowd": crowd}, {**box, "iscrowd": other, "bbox": [1, 1, 5, 5]}])
+    assert CocoDetection(tmp_path, path)[0][1]["boxes"].tolist() == [[1, 1, 6, 6]]
+    told = CocoDetection(tmp_path, path, crowds=True)[0][1]["iscrowd"]
+    assert (told.tolist(), told.dtype) == ([1, 0], np.int64)
 
 
 def test_classes_can_be_numbered_without_gaps(tmp_path: Path) -> None:
@@ -424,6 +446,11 @@ def test_a_line_of_another_format_is_named(tmp_path: Path, line: str) -> None:
         ({"names": {"cat": 0}}, "names must be a list of the classes' names"),
         ({"keypoints": 17}, "keypoints must be a number of points, and 2 or 3 numbers each, got 17"),
         ({"labels": None}, "labels must be a folder, got None"),
+        ({"names": {"cat", "dog"}}, "names must be a list of the classes' names"),
+        ({"keypoints": "17"}, "keypoints must be a number of points"),
+        ({"keypoints": (17.5, 2)}, "keypoints must be a number of points"),
+        ({"swapped": (1, 0)}, r"swapped must be left out where keypoints is, got \(1, 0\)"),
+        ({"images": ["a.png"], "labels": "there"}, "labels must be a path for each of 1 images, got 'there'"),
     ],
 )
 def test_arguments_of_other_kinds_are_refused(tmp_path: Path, given: dict[str, Any], said: str) -> None:
@@ -479,6 +506,16 @@ def test_a_data_set_is_read_from_its_file(told: str, images: list[str], tmp_path
         assert mask[:, :30].all()
         assert not mask[:, 30:].any()
     assert len(YoloFolder.from_yaml(path, "val")) == 2
+
+
+def test_a_data_sets_file_may_lie_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data_set(tmp_path, OUTLINE, "train: images/train\nnames: [no, 2]\nflip_idx: [0]\n")
+    monkeypatch.chdir(tmp_path)
+    found = YoloFolder.from_yaml("data.yaml")
+    assert found[1][1]["boxes"].tolist() == [[0, 0, 30, 40]]
+    assert found.classes == ["False", "2"]  # as YAML reads these
+    named = YoloFolder("images", "labels", names=(name for name in ("cat", "dog")))  # type: ignore[arg-type]
+    assert named.categories == {0: "cat", 1: "dog"}
 
 
 def test_labels_are_looked_for_by_the_last_folder_of_images(tmp_path: Path) -> None:

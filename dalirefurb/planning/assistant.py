@@ -75,25 +75,21 @@ class Assistant:
 
     Args:
         planner: The `AutoAssist` that says what to choose from, and how to learn.
-        features: Table where features are found, and put if they were missing; it has the planner's samples and
-            resolution.
         compute: Function that makes the images whose features are missing, after a resume.
 
     Attributes:
+        features: Table of the features of samples, which are put there once they are seen.
         chooses_from: Planner of the candidates.
         planned: Number of batches planned.
         served: Number of batches handed to the training loop.
         observed: Number of batches whose losses are known.
-
-    Raises:
-        ConfigurationError: If `features` does not fit the planner.
     """
 
-    def __init__(self, planner: AutoAssist, features: FeatureTable, compute: Compute) -> None:
-        self.features = features
+    def __init__(self, planner: AutoAssist, compute: Compute) -> None:
+        self.features = FeatureTable(planner.num_samples, resolution=planner.resolution)
         self.chooses_from = planner.planner
         self._planner = planner
-        self._difficulty = Difficulty(planner, features, compute)
+        self._difficulty = Difficulty(planner, self.features, compute)
         self._stream = CandidateStream(planner.planner)
         self._planning = threading.Lock()  # held first, while the next batch is planned or chosen
         self._lock = threading.Lock()  # guards what both threads use
@@ -102,9 +98,7 @@ class Assistant:
     @classmethod
     def of(cls, planner: Planner, compute: Compute) -> Assistant | None:
         """Return the Assistant of a planner, which knows no features yet; None if losses act on none of its plans."""
-        if not isinstance(planner, AutoAssist):
-            return None
-        return cls(planner, FeatureTable(planner.num_samples, resolution=planner.resolution), compute)
+        return cls(planner, compute) if isinstance(planner, AutoAssist) else None
 
     def _start(self, moment: _Moment, *, served: int = 0, observed: int = 0) -> None:
         """Begin where the moment is, with nothing planned ahead and no version served."""

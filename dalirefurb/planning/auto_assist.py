@@ -153,13 +153,11 @@ class AutoAssist(DerivedPlanner):
 
     >>> import numpy as np
     >>> from dalirefurb.planning.assistant import Assistant
-    >>> from dalirefurb.planning.difficulty import FeatureTable
     >>> from dalirefurb.planning.refurbish import Standard
     >>> planner = AutoAssist(Standard(100, batch_size=10), lag=2)
-    >>> features = FeatureTable(100, resolution=planner.resolution)
     >>> def image(index):
     ...     return np.full((8, 8, 3), index, np.uint8)
-    >>> assistant = Assistant(planner, features, lambda indices: [image(index) for index in indices])
+    >>> assistant = Assistant(planner, lambda indices: [image(index) for index in indices])
     >>> for _ in range(100):
     ...     indices = assistant.plan().indices
     ...     assistant.serve()

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.checks import integer
-from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.batch_plan import Indices, Mask
 from dalirefurb.rng import uniforms
@@ -119,17 +118,11 @@ class Difficulty:
 
     Args:
         planner: What says how to learn.
-        features: Table where features are found, and put if they were missing.
+        features: Table where features are found, and put if they were missing: of the planner's samples and resolution.
         compute: Function that makes the images whose features are missing.
     """
 
     def __init__(self, planner: AutoAssist, features: FeatureTable, compute: Compute) -> None:
-        expected, given = (planner.num_samples, planner.resolution), (features.num_samples, features.resolution)
-        if given != expected:
-            raise ConfigurationError(
-                f"features must have the planner's samples and resolution, {expected[0]} and {expected[1]}, got "
-                f"{given[0]} and {given[1]}: pass FeatureTable(planner.num_samples, resolution=planner.resolution)"
-            )
         self.features = features
         self._planner = planner
         self._compute = compute

@@ -12,7 +12,6 @@ from scipy.stats import binomtest, chisquare
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.auto_assist import AutoAssist
-from dalirefurb.planning.difficulty import FeatureTable
 from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
@@ -62,8 +61,7 @@ def image(index):
 
 
 def new_assistant(planner, picture=image):
-    features = FeatureTable(planner.num_samples, resolution=planner.resolution)
-    return Assistant(planner, features, lambda indices: [picture(index) for index in indices.tolist()])
+    return Assistant(planner, lambda indices: [picture(index) for index in indices.tolist()])
 
 
 def losses_of(indices, number=0):
@@ -217,8 +215,7 @@ def test_a_batch_fills_even_if_every_candidate_seems_easy():
 def test_only_candidates_that_confidence_does_not_let_in_need_features():
     planner = AutoAssist(Standard(1000, batch_size=500), lag=1)
     needed = []
-    features = FeatureTable(1000, resolution=8)
-    assistant = Assistant(planner, features, lambda indices: [needed.append(i) or image(i) for i in indices.tolist()])
+    assistant = Assistant(planner, lambda indices: [needed.append(i) or image(i) for i in indices.tolist()])
     believe(assistant, accuracy=0.25, bias=-60.0)
     plan = assistant.plan()
     assert needed
@@ -612,16 +609,6 @@ def test_an_assistant_on_each_rank_fills_its_rows_from_its_own_shards(world_size
             replay.carry_out(plan)
         assert replay.peak <= part.peak_slots
         assert assistant.report().saved > 0
-
-
-@pytest.mark.parametrize(("num_samples", "resolution"), [(7, 8), (8, 4)])
-def test_features_of_other_samples_or_resolution_are_refused(num_samples, resolution):
-    with pytest.raises(ConfigurationError) as refusal:
-        Assistant(AutoAssist(STANDARD, lag=1), FeatureTable(num_samples, resolution=resolution), lambda indices: [])
-    assert str(refusal.value) == (
-        f"features must have the planner's samples and resolution, 8 and 8, got {num_samples} and {resolution}: pass "
-        f"FeatureTable(planner.num_samples, resolution=planner.resolution)"
-    )
 
 
 @pytest.mark.parametrize(

@@ -64,3 +64,13 @@ def joined(plans: Sequence[BatchPlan]) -> BatchPlan:
     return BatchPlan(
         **{each.name: np.concatenate([getattr(plan, each.name) for plan in plans]) for each in fields(BatchPlan)}
     )
+
+
+def planned_together(batch: int, batches: int, rows: int) -> range:
+    """Return which of some batches are planned at once with one of them, if each is of so many rows.
+
+    A call costs as much for one row as for some hundred.
+    """
+    count = max(1, 1024 // rows)
+    first = batch - batch % count
+    return range(first, min(first + count, batches))

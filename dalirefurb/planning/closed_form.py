@@ -20,13 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask
+from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask, planned_together
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.shuffle import BatchOrder, BatchShuffler, Run, Strata, rows_of
 from dalirefurb.rng import key, numbered_keys
-
-_ROWS_AT_ONCE = 1024
-"""Rows that are planned together: a call costs as much for one row as for some hundred."""
 
 
 class _Dealt(NamedTuple):
@@ -78,11 +75,9 @@ class ClosedFormPlanner(Planner):
     def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
         """Plan some shards' rows of one batch; see `Planner.plan_part`."""
         epoch, batch = self._check(epoch, batch)
-        together = max(1, _ROWS_AT_ONCE // (self._width * len(shards)))
-        first = batch - batch % together
-        batches = range(first, min(first + together, len(self)))
-        plans = self._latest("planned", (epoch, first, shards), lambda: self._plans(epoch, batches, shards))
-        return plans[batch - first]
+        batches = planned_together(batch, len(self), self._width * len(shards))
+        plans = self._latest("planned", (epoch, batches, shards), lambda: self._plans(epoch, batches, shards))
+        return plans[batch - batches.start]
 
     def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
         """Tell which versions are served from a batch on, or in an epoch to come; see `Planner.wanted`."""

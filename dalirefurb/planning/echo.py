@@ -25,13 +25,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dalirefurb.checks import require
-from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask, joined
+from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask, joined, planned_together
 from dalirefurb.planning.echo_stream import EchoStream, InnerRows, RowBuffer
 from dalirefurb.planning.fresh import Fresh
 from dalirefurb.planning.planner import DerivedPlanner
-
-_ROWS_AT_ONCE = 1024
-"""Rows of a shard that are planned together: a call costs as much for one row as for some hundred."""
+from dalirefurb.rng import key
 
 
 @dataclass(frozen=True)
@@ -152,18 +150,17 @@ class Echo(Echoing):
     def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
         """Plan some shards' rows of one batch; see `Planner.plan_part`."""
         epoch, batch = self._check(epoch, batch)
-        together = max(1, _ROWS_AT_ONCE // self._width)
-        first = batch - batch % together
-        batches = range(first, min(first + together, len(self)))
+        batches = planned_together(batch, len(self), self._width)
         plans = [
-            self._latest(f"planned {shard}", (epoch, first), partial(self._shard_plans, epoch, batches, shard))
+            self._latest(f"planned {shard}", (epoch, batches), partial(self._shard_plans, epoch, batches, shard))
             for shard in shards
         ]
-        return joined([each[batch - first] for each in plans]).read_only()
+        return joined([each[batch - batches.start] for each in plans]).read_only()
 
     def _shard_plans(self, epoch: int, batches: range, shard: int) -> list[BatchPlan]:
         """Plan a shard's rows of consecutive batches."""
-        buffer, width = self._buffer_of(epoch, shard), self._width
+        buffer = self._latest(f"buffer {shard}", epoch, lambda: RowBuffer(self._stream(epoch, shard)))
+        width = self._width
         start, stop = batches.start * width, min(batches.stop * width, self._rows)
         rows, left = buffer.leaving(start, stop, partial(self._inner_rows, epoch, shard))
         places = np.arange(start, stop)
@@ -212,13 +209,10 @@ class Echo(Echoing):
         """Return the inner batch of each of n of a shard's inner rows, and its number among the shard's rows of it."""
         return self.planner.batches_of(units) if self.shards == 1 else np.divmod(units, self._width)
 
-    def _buffer_of(self, epoch: int, shard: int) -> RowBuffer:
-        """Return what is in the buffer of a shard, kept while the epoch is planned."""
-        return self._latest(f"buffer {shard}", epoch, lambda: RowBuffer(self._stream(epoch, shard)))
-
     def _stream(self, epoch: int, shard: int) -> EchoStream:
         """Return what leaves the buffer of a shard in an epoch."""
-        return EchoStream(self._fresh, self._rows, self._buffer, seed=self._seed_of(shard), epoch=epoch)
+        seed = self.seed if shard == 0 else int(key(self.seed, "shard", shard))  # the first as if alone
+        return EchoStream(self._fresh, self._rows, self._buffer, seed=seed, epoch=epoch)
 
     @property
     def _fresh(self) -> int:

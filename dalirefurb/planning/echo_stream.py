@@ -169,11 +169,7 @@ class EchoStream:
 
 
 class RowBuffer:
-    """The rows in the buffer of an `EchoStream`: each is asked for when it comes, and given back when it leaves.
-
-    Args:
-        stream: Says which repeats leave when.
-    """
+    """The rows in the buffer of an `EchoStream`: each is asked for when it comes, and given back when it leaves."""
 
     def __init__(self, stream: EchoStream) -> None:
         self._stream = stream
@@ -183,10 +179,7 @@ class RowBuffer:
     def leaving(self, start: int, stop: int, ask: Callable[[Indices], InnerRows]) -> tuple[InnerRows, Left]:
         """Return the rows that leave at the places from `start` to `stop`, excluded, and what leaves there.
 
-        Args:
-            start: Place of the stream.
-            stop: Place of the stream.
-            ask: Function that returns rows by their numbers, shape (n,).
+        `ask` returns rows by their numbers, shape (n,).
         """
         stream = self._stream
         held = self._known.pop(start, None)

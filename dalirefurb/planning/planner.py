@@ -264,10 +264,6 @@ class Planner(CheckedFields, metaclass=TakesNumbers):
         """Rows of a batch that one shard fills."""
         return self.batch_size // self.shards
 
-    def _seed_of(self, shard: int) -> int:
-        """Return the seed of what a shard draws by itself; the first one draws as if it were alone."""
-        return self.seed if shard == 0 else int(key(self.seed, "shard", shard))
-
     @cached_property
     def _deal(self) -> Bijection:
         """The fixed order: the sample at each position."""

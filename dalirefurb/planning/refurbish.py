@@ -171,7 +171,7 @@ class Refurbish(ClosedFormPlanner):
         if self._covered == 0:
             return np.full(len(places), epoch)
         covered, offsets = self._of_shards
-        born = self._latest("born", epoch, lambda: self._born(epoch))
+        born = epoch - np.minimum((epoch - np.arange(self._groups)) % self.reuse_factor, epoch)  # of each group
         turns = places + offsets[shards]
         versions: Indices = born[turns - turns // self._groups * self._groups]
         return versions if self._covered == self.num_samples else np.where(places < covered[shards], versions, epoch)
@@ -213,10 +213,6 @@ class Refurbish(ClosedFormPlanner):
         """Samples of a shard that an epoch serves."""
         waits = self.shards > 1 or self.drop_last
         return len(self) * self._width if waits else self.num_samples
-
-    def _born(self, epoch: int) -> Indices:
-        """Return the epoch in which the versions of each group were born that an epoch serves, shape (groups,)."""
-        return epoch - np.minimum((epoch - np.arange(self._groups)) % self.reuse_factor, epoch)
 
     @cached_property
     def _of_shards(self) -> tuple[Indices, Indices]:
@@ -336,7 +332,7 @@ class Frozen(Planner):
         first = np.zeros(len(plan.indices), np.int64)
         miss = np.full(len(first), epoch == 0)
         if epoch == 1:
-            miss = ~self._epoch_0.wanted(0, 0, plan.indices, first, shards)
+            miss = ~self._standard.wanted(0, 0, plan.indices, first, shards)
         return replace(
             plan, version=first, miss=miss, keep=np.ones(len(first), np.bool_), evict=plan.evict[:0]
         ).read_only()
@@ -351,9 +347,4 @@ class Frozen(Planner):
     @cached_property
     def _standard(self) -> Standard:
         """Serves the same samples in the same batches."""
-        return self._as(Standard)
-
-    @cached_property
-    def _epoch_0(self) -> Standard:
-        """The same once more, which is asked about epoch 0 alone, and so has it at hand."""
         return self._as(Standard)

@@ -42,48 +42,31 @@ Accepts = Callable[[Indices, Indices], Mask]
 """Tells which of n candidates are accepted, shape (n,), from their indices and servings, each of shape (n,)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidates:
-    """The candidates of one inner batch.
+def _candidates(plan: BatchPlan) -> tuple[BatchPlan, Indices]:
+    """Return the candidates of an inner batch, in order, and by number the last one that each eviction waits for.
 
-    Attributes:
-        rows: All candidates, in order, and what the inner planner evicts after them.
-        evicted_after: The last candidate, by number, that each eviction waits for, ascending.
+    Batches are cut anew: repeats that the inner planner serves in one batch may come to be in two. So what is
+    repeated is kept until its last row, and evicted after it, unless the inner planner keeps or evicts it then.
     """
-
-    rows: BatchPlan
-    evicted_after: Indices
-
-    @classmethod
-    def of(cls, plan: BatchPlan) -> Candidates:
-        """Return the rows of an inner batch.
-
-        Batches are cut anew: repeats that the inner planner serves in one batch may come to be in two. So what is
-        repeated is kept until its last row, and evicted after it, unless the inner planner keeps or evicts it then.
-        """
-        places = np.arange(len(plan.indices))
-        evicted_after = np.full(len(plan.evict), len(places) - 1)
-        repeated, which, counts = np.unique(plan.indices, return_inverse=True, return_counts=True)
-        if len(repeated) == len(places):
-            return cls(plan, evicted_after)
-        last = np.zeros(len(repeated), np.int64)
-        np.maximum.at(last, which, places)
-        again = last[which] > places
-        ends = np.flatnonzero((counts[which] > 1) & ~again & ~plan.keep & ~np.isin(plan.indices, plan.evict))
-        evict = np.concatenate([plan.indices[ends], plan.evict])
-        return cls(replace(plan, keep=plan.keep | again, evict=evict), np.concatenate([ends, evicted_after]))
+    places = np.arange(len(plan.indices))
+    evicted_after = np.full(len(plan.evict), len(places) - 1)
+    repeated, which, counts = np.unique(plan.indices, return_inverse=True, return_counts=True)
+    if len(repeated) == len(places):
+        return plan, evicted_after
+    last = np.zeros(len(repeated), np.int64)
+    np.maximum.at(last, which, places)
+    again = last[which] > places
+    ends = np.flatnonzero((counts[which] > 1) & ~again & ~plan.keep & ~np.isin(plan.indices, plan.evict))
+    evict = np.concatenate([plan.indices[ends], plan.evict])
+    return replace(plan, keep=plan.keep | again, evict=evict), np.concatenate([ends, evicted_after])
 
 
 class CandidateStream:
-    """Cuts full batches out of the candidates of all inner epochs.
-
-    Args:
-        planner: The inner planner.
-    """
+    """Cuts full batches out of the candidates of all epochs of the inner planner."""
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
-        self._known: tuple[tuple[int, int], Candidates] | None = None
+        self._known: tuple[tuple[int, int], BatchPlan, Indices] | None = None
 
     def batch(self, epoch: int, row: int, accepts: Accepts | None = None) -> tuple[BatchPlan, int, int, int]:
         """Consider candidates until a batch is full.
@@ -104,8 +87,11 @@ class CandidateStream:
             if row == self._planner.rows_per_epoch:
                 epoch, row = epoch + 1, 0
             (number,), (first,) = self._planner.batches_of(np.array([row]))
-            candidates = self._of(epoch, int(number))
-            rows, start, stop = candidates.rows, int(first), len(candidates.rows.indices)
+            at = epoch, int(number)
+            if self._known is None or self._known[0] != at:  # It is planned once as long as it is the present one.
+                self._known = at, *_candidates(self._planner.plan(*at))
+            _, rows, evicted_after = self._known
+            start, stop = int(first), len(rows.indices)
             if accepts is None or epoch == 0 or considered >= self._planner.num_samples:
                 accepted = np.arange(start, stop)
             else:
@@ -115,18 +101,11 @@ class CandidateStream:
             needed -= len(accepted)
             if not needed:
                 stop = int(accepted[-1]) + 1
-            evictions = slice(*np.searchsorted(candidates.evicted_after, (start, stop)))
+            evictions = slice(*np.searchsorted(evicted_after, (start, stop)))
             parts.append(rows.part(accepted, evict=rows.evict[evictions]))
             epochs.append(epoch)
             considered, row = considered + stop - start, row + stop - start
         return _batch_of(parts, epochs), epoch, row, considered
-
-    def _of(self, epoch: int, batch: int) -> Candidates:
-        """Plan an inner batch, once as long as it is the present one."""
-        known = self._known
-        if known is None or known[0] != (epoch, batch):
-            known = self._known = (epoch, batch), Candidates.of(self._planner.plan(epoch, batch))
-        return known[1]
 
 
 def _batch_of(parts: Sequence[BatchPlan], epochs: Sequence[int]) -> BatchPlan:

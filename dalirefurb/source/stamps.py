@@ -32,7 +32,8 @@ def stamp_files(paths: Iterable[str]) -> dict[str, Any]:
     names = list(paths)
     step = max(1, -(-len(names) // _THREADS))
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="dalirefurb-stamps") as pool:
-        parts = pool.map(_stamps, (names[start : start + step] for start in range(0, len(names), step)))
+        some = (names[start : start + step] for start in range(0, len(names), step))
+        parts = pool.map(lambda paths: b"".join(map(_stamp, paths)), some)
         stamps = np.frombuffer(b"".join(parts), _STAMPS)  # Shape (number of files,).
     last_change = datetime.fromtimestamp(stamps["ctime_ns"].max(initial=0) / 1e9, timezone.utc)
     return {
@@ -40,10 +41,6 @@ def stamp_files(paths: Iterable[str]) -> dict[str, Any]:
         "bytes": int(stamps["size"].sum()),
         "last_change": last_change.isoformat(timespec="milliseconds"),
     }
-
-
-def _stamps(paths: list[str]) -> bytes:
-    return b"".join(map(_stamp, paths))
 
 
 def _stamp(path: str) -> bytes:

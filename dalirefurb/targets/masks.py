@@ -221,17 +221,9 @@ def _show(
 ) -> None:
     """Do what `_warp` does where rows are of rows, and columns of columns, with the mask that has these runs.
 
-    Args:
-        values: Values of the runs.
-        lengths: How often each comes.
-        shape: Height and width of the mask.
-        source_map: See `warp_labels`.
-        fill: Likewise.
-        over: Likewise.
-        streamed: Whether labels go past the caches; rows begin at multiples of `ALIGNMENT` bytes then.
-        places: Room for the width and one more number.
-        labels: Room for a row of the served image and `_FEW` labels more.
-        out: See `warp_labels`.
+    The first three are its `Runs`. There is room for the width and one more number in `places`, and for a row of the
+    served image and `_FEW` labels more in `labels`. If they are `streamed` they go past the caches, and rows begin at
+    multiples of `ALIGNMENT` bytes.
     """
     (height, width), (rows, columns) = shape, out.shape
     xx, x0, yy, y0, w0 = source_map[0, 0], source_map[0, 2], source_map[1, 1], source_map[1, 2], source_map[2, 2]

@@ -339,7 +339,7 @@ class Values(Target, metaclass=Explained):
 
     def one(self, sample: int, size: tuple[int, int]) -> NDArray[Any]:
         """Return that of one sample."""
-        return np.asarray(self.values[sample])
+        return np.array(self.values[sample])
 
     def digest(self) -> str:
         """Hash all values."""

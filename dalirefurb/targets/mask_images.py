@@ -146,13 +146,13 @@ class Masks(Target, metaclass=Explained):
         return decoded
 
     def one(self, sample: int, size: tuple[int, int]) -> NDArray[Any]:
-        """Return that of one sample, (height, width).
+        """Return that of one sample, a copy (height, width).
 
         Raises:
             SampleError: If it cannot be used.
         """
         try:
-            return self.read(sample)
+            return np.array(self.fitting(sample, size))
         except MaskError as error:
             raise SampleError(sample, self.name(sample), str(error), lasting=True) from error
 
@@ -161,14 +161,11 @@ class Masks(Target, metaclass=Explained):
 
         What was found to fit is not looked at again.
         """
-        number = self._numbers[sample]
-        if self._fits[number]:
-            return None
         try:
-            self.fitting(sample, size)
+            if not self._fits[self._numbers[sample]]:
+                self.fitting(sample, size)
         except MaskError as error:
             return f"its mask {self.name(sample)}: {error}"
-        self._fits[number] = True
         return None
 
     def fitting(self, sample: int, size: tuple[int, int]) -> NDArray[Any]:
@@ -180,11 +177,13 @@ class Masks(Target, metaclass=Explained):
                 f"{mask.shape[0]} x {mask.shape[1]}"
             )
         limits = np.iinfo(self.dtype)
-        fits = self._fits[self._numbers[sample]] or np.can_cast(mask.dtype, self.dtype)
+        number = self._numbers[sample]
+        fits = self._fits[number] or np.can_cast(mask.dtype, self.dtype)
         if not fits and not limits.min <= mask.min() <= mask.max() <= limits.max:
             raise MaskError(
                 f"its numbers must fit into {self.dtype}, but go from {mask.min()} to {mask.max()}: pass dtype='int64'"
             )
+        self._fits[number] = True
         return mask
 
     def warp(

@@ -87,7 +87,7 @@ def test_each_kind_is_drawn_in_its_colour_at_its_place() -> None:
         "outlines": Polygons([[[[2, 1, 6, 1, 6, 4]]]]),
         "mask": Masks([np.array([[0, 2], [255, 0]])]),
     }
-    targets = {name: kind.one(0, (5, 8)) for name, kind in kinds.items()}
+    targets = {name: kind.one(0, (2, 2) if name == "mask" else (5, 8)) for name, kind in kinds.items()}
     axes = Figure().add_axes((0, 0, 1, 1))
     draw_targets(axes, (100, 180, 250, 200), targets, kinds, 8)
     box, outline = axes.patches

@@ -34,7 +34,7 @@ from dalirefurb.targets import (
 )
 from dalirefurb.targets.kinds import Target
 from dalirefurb.targets.mask_images import _BESIDE
-from dalirefurb.targets.masks import Runs
+from dalirefurb.targets.masks import Runs, runs_of
 from dalirefurb.targets.ragged import Ragged
 
 PATHS = ["a.jpg", "b.jpg", "c.jpg"]
@@ -221,6 +221,31 @@ def test_a_mask_is_turned_as_its_own_file_states(tmp_path: Path, stated: int, sh
 
 def test_paths_of_masks_may_be_in_an_array() -> None:
     assert Masks(np.array(["a.png", "b.png"])).name(1) == "b.png"  # type: ignore[arg-type]
+
+
+def test_what_is_looked_at_are_copies_that_fit_their_image(tmp_path: Path) -> None:
+    Image.new("RGB", (5, 4)).save(tmp_path / "a.png")
+    images, mask = FileList([tmp_path / "a.png"], [0]), np.zeros((4, 5), np.uint8)
+    found = Annotated(images, {"mask": Masks([mask]), "three": Values(np.zeros((1, 3)))})
+    for _ in range(2):
+        target = found[0][1]
+        assert not (target["mask"].any() or target["three"].any())
+        target["mask"] += 1
+        target["three"] += 1
+    with pytest.raises(SampleError, match="must have the size of the image, 4 x 5, EXIF orientation"):
+        Annotated(images, {"mask": Masks([mask.T])})[0]
+
+
+@pytest.mark.skipif(runs_of("uint8", "int64") is None, reason="without a compiler masks are made of runs")
+def test_a_mask_that_was_shown_is_shown_from_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mask = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    Image.fromarray(mask).save(tmp_path / "mask.png")
+    target = Masks([tmp_path / "mask.png"])
+    for _ in range(2):
+        shown = np.empty((3, 4), np.int64)
+        target.warp(0, (3, 4), np.eye(3), np.empty((0, 3)), shown)
+        assert np.array_equal(shown, mask)
+        monkeypatch.setattr(Runs, "mask", None)
 
 
 def test_masks_of_a_folder_belong_to_images_at_the_same_place(tmp_path: Path) -> None:

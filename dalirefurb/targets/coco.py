@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,7 +36,8 @@ class CocoDetection(Annotated):
         images: Folder of the images.
         annotations: The file, such as "annotations/instances_train2017.json".
         keypoints: Whether keypoints are served, whose whole numbers are pixels' centres; where an image is mirrored
-            left and right ones swap, by their names: "left_eye" and "right_eye", or "l_eye" and "r_eye".
+            left and right ones swap, by their names: "left_eye" and "right_eye", "l_eye" and "r_eye", "LEye" and
+            "REye", or "eye_l" and "eye_r".
         polygons: Whether outlines are served; those of crowds, which are run lengths, are left out.
         masks: Whether masks of objects are served, see `InstanceMasks`, also those of run lengths, as crowds have.
         crowds: Whether objects that are crowds are served; training usually leaves them out.
@@ -211,7 +213,10 @@ def _keypoints(values: list[list[Sequence[float]]], categories: Sequence[dict[st
         )
     names = named[0]
     places = {name.lower(): place for place, name in enumerate(names)}
-    swapped = [places.get(_mirrored(name.lower()), place) for place, name in enumerate(names)]
+    swapped = [
+        next((places[other] for other in _mirrored(name.lower()) if places.get(other, place) != place), place)
+        for place, name in enumerate(names)
+    ]
     none = [0.0] * (3 * len(names))
     rows: list[Any] = [
         np.reshape([list(points) or none for points in row], (len(row), -1, 3)) if row else [] for row in values
@@ -219,12 +224,12 @@ def _keypoints(values: list[list[Sequence[float]]], categories: Sequence[dict[st
     return Keypoints(rows, swapped=swapped, pixel_centres=True)
 
 
-def _mirrored(name: str) -> str:
-    """Return what a keypoint is called on the other side: left_eye is right_eye, and l_eye is r_eye."""
-    for one, other in (("left", "right"), ("right", "left")):
-        if one in name:
-            return name.replace(one, other)
-    return {"l_": "r_", "r_": "l_"}.get(name[:2], name[:2]) + name[2:]
+def _mirrored(name: str) -> list[str]:
+    """Return what a keypoint may be called on the other side: left_eye is right_eye, leye is reye, eye_l is eye_r."""
+    words, letters = {"left": "right", "right": "left"}, {"l": "r", "r": "l"}
+    first, last = name[:1], name[-1:]
+    worded = re.sub("left|right", lambda found: words[found[0]], name)
+    return [worded, letters.get(first, first) + name[1:], name[:-1] + letters.get(last, last)]
 
 
 def parts_of(annotations: PathLike) -> dict[str, bool]:

@@ -143,3 +143,27 @@ def pick(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers:
             at, target = np.uint64(3 * (row * width + picked[x])), np.uint64(3 * (y * columns + x))
             for channel in range(3):
                 out[target + np.uint64(channel)] = image[at + np.uint64(channel)]
+
+
+@compiled
+def _fill(out: Any, start: Any, stop: Any, fill: Any) -> None:
+    """Write the levels of `fill` into pixels start .. stop - 1."""
+    for pixel in range(start, stop):
+        for channel in range(3):
+            out[np.uint64(3 * pixel + channel)] = np.uint8(fill[channel])
+
+
+@compiled
+def show_part(image: Any, size: Any, place: Any, rows: Any, span: Any, columns: Any, fill: Any, out: Any) -> None:
+    """Write a part of a result: rows and columns, first and end, where an image of a size begins at a place."""
+    (height, width), (top, left), (first, end), (start, stop) = size, place, rows, span
+    shown, hidden = max(start, left), min(stop, left + width)
+    for y in range(first, end):
+        line = y * columns
+        if y < top or y >= top + height or shown >= hidden:
+            _fill(out, line + start, line + stop, fill)
+        else:
+            _fill(out, line + start, line + shown, fill)
+            source = (y - top) * width + shown - left
+            copy(image, 3 * source, 3 * (hidden - shown), out, 3 * (line + shown))
+            _fill(out, line + hidden, line + stop, fill)

@@ -9,30 +9,7 @@ import numpy as np
 from dalirefurb.kernels.instructions import copy, load_pair
 from dalirefurb.kernels.kernel import kernel
 from dalirefurb.kernels.llvm import compiled, memory
-
-
-@compiled
-def _filled(out: Any, start: Any, stop: Any, numbers: Any) -> None:
-    """Write the fill into pixels start .. stop - 1."""
-    for pixel in range(start, stop):
-        for channel in range(3):
-            out[np.uint64(3 * pixel + channel)] = np.uint8(numbers[2 + channel])
-
-
-@compiled
-def _part(image: Any, size: Any, place: Any, rows: Any, span: Any, columns: Any, numbers: Any, out: Any) -> None:
-    """Write a part of the result: rows and columns, first and end, where an image of a size begins at a place."""
-    (height, width), (top, left), (first, end), (start, stop) = size, place, rows, span
-    shown, hidden = max(start, left), min(stop, left + width)
-    for y in range(first, end):
-        line = y * columns
-        if y < top or y >= top + height or shown >= hidden:
-            _filled(out, line + start, line + stop, numbers)
-        else:
-            _filled(out, line + start, line + shown, numbers)
-            source = (y - top) * width + shown - left
-            copy(image, 3 * source, 3 * (hidden - shown), out, 3 * (line + shown))
-            _filled(out, line + hidden, line + stop, numbers)
+from dalirefurb.kernels.pixels.crop_flip import show_part
 
 
 @compiled
@@ -64,7 +41,7 @@ def mosaic(image: Any, height: Any, width: Any, lines: Any, columns: Any, number
         place = (part + 4 * (side - 2)) % count
         rows, top = _band(place // side, side, top_cut, low_cut, lines, its_height)
         span, left = _band(place % side, side, left_cut, right_cut, columns, its_width)
-        _part(source, (its_height, its_width), (top, left), rows, span, columns, numbers, out)
+        show_part(source, (its_height, its_width), (top, left), rows, span, columns, numbers[2:5], out)
 
 
 @kernel()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.augment.stage import MOST_PIXELS
-from dalirefurb.kernels.instructions import load_pair, load_pixel, store_four, store_pixel, touch
+from dalirefurb.kernels.instructions import copy, load_pair, load_pixel, store_four, store_pixel, touch
 from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, fused, memory
 from dalirefurb.kernels.record import WARP_START
@@ -118,7 +118,7 @@ def nearest(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbe
         for x in range(first):
             store_pixel(out, line + 3 * x, filled)
         if shifted and _consecutive(offsets, first, end):
-            _copy_run(image, np.int64(offsets[np.uint64(first)]), out, line + 3 * first, 3 * (end - first))
+            copy(image, np.int64(offsets[np.uint64(first)]), 3 * (end - first), out, line + 3 * first)
         elif furthest == last:
             show_carefully(image, offsets, first, min(end, columns - 1), filled, out, line)
         else:
@@ -136,13 +136,6 @@ def _consecutive(offsets: Any, first: Any, end: Any) -> Any:
     for x in range(end - first):
         others = np.int32(others | (offsets[np.uint64(first + x)] ^ np.int32(start + 3 * x)))
     return others == 0
-
-
-@compiled
-def _copy_run(image: Any, source: Any, out: Any, target: Any, count: Any) -> None:
-    """Copy bytes from an offset on to another one."""
-    for i in range(count):
-        out[np.uint64(target + i)] = image[np.uint64(source + i)]
 
 
 @compiled
@@ -253,17 +246,11 @@ def blend_row(
             _blend(upper, lower, 1, *shares),
             _blend(upper, lower, 2, *shares),
         )
-    store_row(offsets, count, out, line)
-
-
-@compiled
-def store_row(pixels: Any, width: Any, out: Any, line: Any) -> None:
-    """Store a row of pixels, four bytes each."""
-    fours = max(width - 2, 0) // 4
+    fours = max(count - 2, 0) // 4
     for four in range(fours):
-        store_four(out, line + 12 * four, pixels, 4 * four)
-    for x in range(4 * fours, width):
-        store_last(out, line + 3 * x, np.uint32(pixels[x]))
+        store_four(out, line + 12 * four, offsets, 4 * four)
+    for x in range(4 * fours, count):
+        store_last(out, line + 3 * x, np.uint32(offsets[x]))
 
 
 @compiled

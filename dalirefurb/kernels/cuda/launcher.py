@@ -14,31 +14,6 @@ OPTIONS = ("-std=c++17", "-fmad=false")
 """Those of NVRTC: sums and products are not fused, and divisions and roots are IEEE's, as they come."""
 
 
-def compile_for(architecture: str, text: str) -> bytes:
-    """Compile a source by NVRTC, for a GPU that need not be there.
-
-    Args:
-        architecture: Architecture of the GPU, such as "sm_90".
-        text: Source.
-
-    Raises:
-        ConfigurationError: If NVRTC does not compile it.
-    """
-    from cupy.cuda import nvrtc
-
-    program = nvrtc.createProgram(text, "kernels.cu", [], [])
-    try:
-        nvrtc.compileProgram(program, (f"--gpu-architecture={architecture}", "-default-device", *OPTIONS))
-        compiled: bytes = nvrtc.getCUBIN(program)
-    except nvrtc.NVRTCError as error:
-        raise ConfigurationError(
-            f"NVRTC must compile kernels for {architecture}, but says: {error}\n{nvrtc.getProgramLog(program)}"
-        ) from error
-    finally:
-        nvrtc.destroyProgram(program)
-    return compiled
-
-
 class Launcher(Protocol):
     """Runs the functions of a source."""
 

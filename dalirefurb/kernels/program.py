@@ -155,6 +155,9 @@ class KernelProgram:
         split: Number of steps after which an image is partial, and written down; None: it is not.
         encoded: Whether samples are decoded before the first step.
         window: Name of the first stage, if decoding already cuts its window; None: it does not.
+
+    Attributes:
+        constants: Arrays that are the same for all batches, by their names in `WORK`.
     """
 
     def __init__(
@@ -166,7 +169,7 @@ class KernelProgram:
         encoded: bool = False,
         window: str | None = None,
     ) -> None:
-        self._steps = steps
+        self.steps = steps
         self.output = output
         self._split = NOT_SPLIT if split is None else split
         self._encoded = encoded
@@ -185,20 +188,19 @@ class KernelProgram:
         halves = brain_floats(numbers) if brain else numbers.astype(np.float16)
         self._functions: list[Any] = []
         self._record = np.zeros(1, WORK)
-        self._constants: dict[str, NDArray[Any]] = {
+        self.constants: dict[str, NDArray[Any]] = {
             "kernels": self._table(),
             "codes": np.array([step.code for step in steps], np.int64),
             "means": means,
             "scales": scales,
             "halves": halves,
         }
-        for name, array in self._constants.items():
+        for name, array in self.constants.items():
             self._record[name] = _address(array)
         self._record["steps"], self._record["split"] = len(steps), self._split
-        self._record["choices"] = self._constants["kernels"].shape[1]
+        self._record["choices"] = self.constants["kernels"].shape[1]
         self._record["tail"] = self._tail()
         self._record["output"] = self._output_function()
-        self._record["grey"] = output is not None and output.channels == 1
         self._record["channels_last"] = output is None or output.channels_last
 
     def work(
@@ -239,7 +241,7 @@ class KernelProgram:
         chosen, numbers = self._laid_out(feeds, final or {}, sizes, computed, cut)
         record = self._record.copy()
         if entering.layouts is not None:
-            cuts = self._steps[0].code if self._steps and self._split != 0 else Code.OTHER
+            cuts = self.steps[0].code if self.steps and self._split != 0 else Code.OTHER
             laid_out = planes_first(entering.layouts, cuts, sizes, chosen, numbers)
             sizes, chosen, numbers, (image_bytes, room_bytes) = laid_out
             scratch = Scratch(max(scratch.image_bytes, image_bytes), max(scratch.room_bytes, room_bytes))
@@ -258,7 +260,7 @@ class KernelProgram:
         record["image_bytes"], record["room_bytes"] = scratch
         for name, array in arrays.items():
             record[name] = _address(array)
-        kept = self._constants, self._functions, sample, images, pinned, results
+        kept = self.constants, self._functions, sample, images, pinned, results
         samples = (final or {}).get("index", feeds.get("index"))
         functions = [each for each in self._functions if isinstance(each, HostFunction)]
         return Work(
@@ -267,26 +269,22 @@ class KernelProgram:
 
     def _table(self) -> NDArray[np.int64]:
         """Return the kernels that each step chooses among, as `WORK` has them, (s, k); 0 where there is none."""
+        table = np.zeros((len(self.steps), max((len(step.kernels) for step in self.steps), default=1)), np.int64)
+        for place, step in enumerate(self.steps):
+            for choice, kernel in enumerate(step.kernels):
+                if kernel is not None:
+                    table[place, choice] = self._number(kernel)
+        return table
 
-        def address_of(kernel: Any) -> int:
-            self._functions.append(compile_any(kernel))
-            return int(self._functions[-1].address)
-
-        return self._tabled(address_of)
+    def _number(self, kernel: Any) -> int:
+        """Return the address of a kernel, and keep what is there."""
+        self._functions.append(compile_any(kernel))
+        return int(self._functions[-1].address)
 
     @cached_property
     def _from_planes(self) -> NDArray[Any]:
         """The record of the steps behind one that makes RGB of planes; it is made when an image first needs it."""
-        return record_behind_planes(self._record, self._constants)
-
-    def _tabled(self, number: Callable[[Any], int]) -> NDArray[np.int64]:
-        """Return a number for each kernel that the steps choose among, (s, k); 0 where there is none."""
-        table = np.zeros((len(self._steps), max((len(step.kernels) for step in self._steps), default=1)), np.int64)
-        for place, step in enumerate(self._steps):
-            for choice, kernel in enumerate(step.kernels):
-                if kernel is not None:
-                    table[place, choice] = number(kernel)
-        return table
+        return record_behind_planes(self._record, self.constants)
 
     def _output_function(self) -> int:
         """Return the address of what makes what comes out; 0 if nothing does."""
@@ -315,12 +313,12 @@ class KernelProgram:
         entered = entering.tobytes(), pinned.tobytes()
         if entered != self._entered:
             computed, split = len(entering), max(self._split, 0)
-            sizes = np.zeros((len(self._steps) + 1, computed + len(pinned), 2), np.int64)
+            sizes = np.zeros((len(self.steps) + 1, computed + len(pinned), 2), np.int64)
             sizes[0, :computed] = entering
             if len(pinned):
                 sizes[split, computed:] = pinned
             scratch = Scratch()
-            for place, step in enumerate(self._steps):
+            for place, step in enumerate(self.steps):
                 rows = slice(None if place >= split else computed)
                 heights, widths = sizes[place, rows].T
                 after = step.output_sizes(heights, widths)
@@ -347,10 +345,10 @@ class KernelProgram:
 
         What makes halves looks at all pixels of an image.
         """
-        tail = len(self._steps)
+        tail = len(self.steps)
         if self.output is None or self.output.dtype != "float32":
             return tail
-        while tail > max(self._split, 0) and self._steps[tail - 1].code in (Code.CROP, Code.FLIP):
+        while tail > max(self._split, 0) and self.steps[tail - 1].code in (Code.CROP, Code.FLIP):
             tail -= 1
         return tail
 
@@ -366,9 +364,9 @@ class KernelProgram:
 
         Of the rows `cut`, (c,), decoding cuts the window of the first step.
         """
-        numbers = np.zeros((len(self._steps), sizes.shape[1], WIDTH))
+        numbers = np.zeros((len(self.steps), sizes.shape[1], WIDTH))
         chosen = np.zeros(numbers.shape[:2], np.int64)
-        for place, step in enumerate(self._steps):
+        for place, step in enumerate(self.steps):
             of_all = 0 <= self._split <= place
             drawn, rows = (final, slice(None)) if of_all else (feeds, slice(computed))
             if len(numbers[place, rows]):

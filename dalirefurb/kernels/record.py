@@ -10,7 +10,7 @@ WORK = np.dtype(
     [
         (name, np.int64)
         for name in (
-            *("count", "computed", "steps", "choices", "split", "tail", "grey", "channels_last", "streamed"),
+            *("count", "computed", "steps", "choices", "split", "tail", "channels_last", "streamed"),
             *("output", "kernels", "codes", "chosen", "numbers", "sizes", "origins", "partials", "targets"),
             *("means", "scales", "halves", "taken", "rows", "begun", "done"),
             *("scratch", "image_bytes", "room_bytes"),
@@ -25,7 +25,6 @@ steps           s
 choices         k, the most kernels that a step chooses among
 split           after how many steps an image is partial, or `NOT_SPLIT`
 tail            number of steps before the crops and flips at the end that the output does in passing; s if it does none
-grey            whether what comes out is one number a pixel, of its grey level
 channels_last   whether it is pixel after pixel, not channel after channel
 streamed        whether float32 is streamed, see `normalize.floats`
 

@@ -121,25 +121,16 @@ class CudaProgram(KernelProgram):
 
     def moves(self, step: int) -> bool:
         """Tell whether all kernels of a step but move pixels."""
-        return all(needs(str(name_of(kernel))).moves for kernel in self._steps[step].kernels if kernel is not None)
+        return all(needs(str(name_of(kernel))).moves for kernel in self.steps[step].kernels if kernel is not None)
 
     @property
     def split(self) -> int | None:
         """Number of steps after which an image is partial, and written down; None: it is not."""
         return None if self._split == NOT_SPLIT else self._split
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The name of each step's stage."""
-        return tuple(step.stage.name for step in self._steps)
-
-    @property
-    def constants(self) -> dict[str, NDArray[Any]]:
-        """What is the same for all batches, by its name in `WORK`; "kernels" are those of each step, (s, k)."""
-        return self._constants
-
-    def _table(self) -> NDArray[np.int64]:
-        return self._tabled(lambda kernel: self.kernels.index(str(name_of(kernel))) + 1)
+    def _number(self, kernel: Any) -> int:
+        """Return the place of a kernel among those of `text`, from 1 on."""
+        return self.kernels.index(str(name_of(kernel))) + 1
 
     def _output_function(self) -> int:
         """Return which kind of `_OUTPUTS` it is, since there are no addresses."""
@@ -177,7 +168,7 @@ class BatchLaunches:
             chosen < 0, 0, np.take_along_axis(table, np.maximum(chosen, 0), axis=1) if len(table) else 0
         )
         self._numbers, self._sizes, self._origins = arrays["numbers"], arrays["sizes"], arrays["origins"]
-        self._names = program.names
+        self._names = tuple(step.stage.name for step in program.steps)
         if self._split:
             self._kernels[: self._split, work.computed :] = 0
             # Of a partial image that is at hand nobody knows what it was before.

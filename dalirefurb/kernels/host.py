@@ -42,16 +42,20 @@ class StageRaised(GraphError):  # noqa: N818 - it is the user's error that it te
 
 
 class HostFunction:
-    """A stage's function as kernels call it.
+    """A stage's function as kernels call it, which must be kept as long as they may.
 
     Args:
         stage: The stage.
 
     Attributes:
         address: Address of a C function, as `compile_kernel` returns it.
+
+    Raises:
+        ConfigurationError: If two runs on one image differ.
     """
 
     def __init__(self, stage: HostStage) -> None:
+        _try(stage)
         self._stage = stage
         self._called = _C_FUNCTION(self._call)
         self._raised: dict[int, Exception] = {}
@@ -80,18 +84,12 @@ class HostFunction:
         return DONE
 
 
-class _Thread(threading.local):
-    """What is known of the thread that it is asked in."""
-
-    stays = False
-
-
-_THREAD = _Thread()
+_THREAD = threading.local()
 
 
 def _stay() -> None:
     """Have Python know a thread of DALI's from its first call to its end: else `threading.local` is anew in each."""
-    if not _THREAD.stays:
+    if not hasattr(_THREAD, "stays"):
         _THREAD.stays = True
         ctypes.pythonapi.PyGILState_Ensure()
 
@@ -128,16 +126,6 @@ def made(stage: HostStage, image: Image, uniforms: NDArray[np.float64], size: tu
             + ("declare HostStage(..., size=...)" if result.dtype == np.uint8 else "pass such as image.astype('uint8')")
         )
     return result
-
-
-def host_function(stage: HostStage) -> HostFunction:
-    """Make what kernels call of a stage; it must be kept as long as somebody may call its address.
-
-    Raises:
-        ConfigurationError: If two runs on one image differ.
-    """
-    _try(stage)
-    return HostFunction(stage)
 
 
 def _try(stage: HostStage) -> None:

@@ -21,7 +21,7 @@ from numba import types
 from dalirefurb.augment.stages.custom import HostStage, KernelStage
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import pixels
-from dalirefurb.kernels.host import host_function
+from dalirefurb.kernels.host import HostFunction
 from dalirefurb.kernels.llvm import (
     c_function,
     c_function_not_kept,
@@ -130,7 +130,7 @@ def compile_any(kernel: str | KernelStage | HostStage) -> Any:
     It must be kept as long as somebody may call this address.
     """
     if isinstance(kernel, HostStage):
-        return host_function(kernel)
+        return HostFunction(kernel)
     return compile_own(kernel) if isinstance(kernel, KernelStage) else compile_kernel(kernel)
 
 

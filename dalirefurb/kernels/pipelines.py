@@ -44,11 +44,6 @@ TASKS = Input("task", "int64", 1)
 """The pipeline's input: the address of a task."""
 
 
-def task(work: Work, rows: NDArray[np.int64], pool: KernelThreadPool) -> NDArray[Any]:
-    """Write down a `TASK`, shape (1,); it keeps none of these."""
-    return np.array([(work.record.ctypes.data, rows.ctypes.data, pool.address, -1)], TASK)
-
-
 def build_pipeline(graph: Graph | None, *, max_rows: int, num_threads: int) -> Pipeline:
     """Build a pipeline that does the task of its first row once a graph has made its images; it returns nothing of use.
 
@@ -166,7 +161,7 @@ class DecodePipeline:
         """
         self.pool.start()
         work = self.pool.provided(work)
-        given = task(work, rows, self.pool)
+        given = np.array([(work.record.ctypes.data, rows.ctypes.data, self.pool.address, -1)], TASK)
         addresses = np.full((max(1, len(rows)), 1), given.ctypes.data, np.int64)
         self._replica.submit({TASKS.name: addresses, **feeds}, kept=(given, rows, work, self.pool))
         self._tasks.append((given, work))

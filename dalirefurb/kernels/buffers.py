@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.output import Output
 from dalirefurb.errors import LoaderError
-from dalirefurb.image_batch import ALIGNMENT as ALIGNMENT
 from dalirefurb.image_batch import Images, aligned_empty, rounded
 from dalirefurb.system.remains import Remains
 
@@ -83,10 +82,6 @@ class Buffers:
         return handed_out.view(dtype).reshape(shape)
 
 
-Reserve = Callable[[int], Images | None]
-"""Gives room for a number of images, or has none."""
-
-
 class OutputBuffers:
     """Makes room for a batch's images.
 
@@ -95,7 +90,7 @@ class OutputBuffers:
         reserve: Function that gives room for partial images, see `Store.reserve`.
     """
 
-    def __init__(self, most_batches: int, reserve: Reserve | None = None) -> None:
+    def __init__(self, most_batches: int, reserve: Callable[[int], Images | None] | None = None) -> None:
         self._partials, self._results = Buffers(most_batches), Buffers(most_batches)
         self._reserve = reserve
 

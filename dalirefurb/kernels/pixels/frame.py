@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dalirefurb.augment.stages.frame import FRAME_FILL, FRAME_START
-from dalirefurb.kernels.buffers import ALIGNMENT
+from dalirefurb.image_batch import ALIGNMENT
 from dalirefurb.kernels.kernel import Kernel
 from dalirefurb.kernels.llvm import compiled, jitable, memory, with_functions
 from dalirefurb.kernels.pixels import crop_flip, resample, resize

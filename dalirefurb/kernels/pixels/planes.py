@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.image_batch import GREY, HALVED
-from dalirefurb.kernels.buffers import ALIGNMENT
+from dalirefurb.image_batch import ALIGNMENT, GREY, HALVED
 from dalirefurb.kernels.instructions import COLOUR_LANES, copy, store_colours, three_to_one
 from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, memory

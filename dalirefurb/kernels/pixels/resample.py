@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.kernels.buffers import ALIGNMENT
+from dalirefurb.image_batch import ALIGNMENT
 from dalirefurb.kernels.instructions import store_pixel, weighed_pixels
 from dalirefurb.kernels.kernel import kernel
 from dalirefurb.kernels.llvm import compiled, jitable, memory

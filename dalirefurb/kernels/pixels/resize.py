@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.kernels.buffers import ALIGNMENT
+from dalirefurb.image_batch import ALIGNMENT
 from dalirefurb.kernels.instructions import weighed_pairs
 from dalirefurb.kernels.kernel import kernel
 from dalirefurb.kernels.llvm import compiled, jitable, memory

@@ -32,7 +32,7 @@ from numba.extending import intrinsic as _numba_intrinsic
 from numba.extending import register_jitable
 from numba.np.arrayobj import np_cfarray
 
-from dalirefurb import augment
+from dalirefurb import augment, image_batch
 
 _SLOW_S = 2.0
 
@@ -76,7 +76,7 @@ def source_digest() -> int:
     Numba looks at a function's own file, and at what a closure refers to, to tell whether what it kept is of today.
     """
     folders = Path(__file__).parent, Path(augment.__file__).parent
-    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    files = [Path(image_batch.__file__), *(path for folder in folders for path in sorted(folder.rglob("*.py")))]
     return zlib.crc32(b"".join(path.read_bytes() for path in files))
 
 

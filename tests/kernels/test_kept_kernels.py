@@ -125,7 +125,7 @@ def test_kernels_are_compiled_where_what_was_kept_is_of_no_use(
     assert carry_out(script, copied) == COMPILED
 
 
-@pytest.mark.parametrize("name", ["kernels/pixels/levels.py", "augment/policies/operations.py"])
+@pytest.mark.parametrize("name", ["kernels/pixels/levels.py", "augment/policies/operations.py", "image_batch.py"])
 def test_what_was_kept_is_of_no_use_where_a_number_of_the_kernels_has_changed(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from dalirefurb.image_batch import rounded
 from dalirefurb.store.device.memory import Array, DeviceMemory
 
 if TYPE_CHECKING:
-    from dalirefurb.kernels.cuda.launcher import Launcher
+    from dalirefurb.kernels.cuda.launcher import CudaLauncher
     from dalirefurb.kernels.cuda.program import CudaProgram
     from dalirefurb.kernels.program import Work
 
@@ -45,7 +45,7 @@ class CudaDevice:
     def __init__(self, memory: DeviceMemory) -> None:
         self.memory = memory
 
-    def launcher(self, text: str) -> Launcher:
+    def launcher(self, text: str) -> CudaLauncher:
         """Compile a source."""
         from dalirefurb.kernels.cuda.launcher import CudaLauncher
 

@@ -1,8 +1,8 @@
-"""Launcher: what runs the launches of `BatchLaunches`; one is CuPy's, on the current CUDA device."""
+"""CudaLauncher: what runs the launches of `BatchLaunches`, by CuPy, on the current CUDA device."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +12,6 @@ from dalirefurb.kernels.cuda.source import THREADS
 
 OPTIONS = ("-std=c++17", "-fmad=false")
 """Those of NVRTC: sums and products are not fused, and divisions and roots are IEEE's, as they come."""
-
-
-class Launcher(Protocol):
-    """Runs the functions of a source."""
-
-    def launch(self, launch: Launch, rows: int, page: int) -> None:
-        """Queue one launch, for so many rows, given the address of the page of `BatchLaunches`."""
 
 
 class CudaLauncher:
@@ -44,6 +37,6 @@ class CudaLauncher:
             raise ConfigurationError(f"NVRTC must compile the kernels for this GPU, but says: {error}") from error
 
     def launch(self, launch: Launch, rows: int, page: int) -> None:
-        """Queue one launch; see `Launcher`."""
+        """Queue one launch, for so many rows, given the address of the page of `BatchLaunches`."""
         function: Any = self._functions[launch.function]
         function((launch.blocks, rows), (THREADS,), (np.int64(page), np.int64(launch.step)))

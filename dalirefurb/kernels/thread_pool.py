@@ -76,7 +76,6 @@ class KernelThreadPool:
             )
             for number in range(num_threads)
         ]
-        self._num_threads = num_threads
         self._scratch = np.empty(0, np.uint8)
         self._started = False
         self._close = weakref.finalize(self, _dismiss, self._memory)
@@ -95,7 +94,7 @@ class KernelThreadPool:
         Raises:
             LoaderError: If there is no memory for it.
         """
-        nbytes = (1 + self._num_threads) * work.scratch.nbytes
+        nbytes = (1 + len(self._threads)) * work.scratch.nbytes
         if nbytes > KEPT_BYTES:
             return work.with_memory(aligned(nbytes))
         if nbytes > len(self._scratch):
@@ -130,15 +129,15 @@ def _c_library() -> ctypes.CDLL:
     return ctypes.CDLL(None)
 
 
-def _dismiss(of_crew: NDArray[Any]) -> None:
-    of_crew["closed"] = 1
-    for _ in range(of_crew["threads"][0]):
-        _c_library().sem_post(ctypes.c_void_p(of_crew.ctypes.data + _BEGIN))
+def _dismiss(of_pool: NDArray[Any]) -> None:
+    of_pool["closed"] = 1
+    for _ in range(of_pool["threads"][0]):
+        _c_library().sem_post(ctypes.c_void_p(of_pool.ctypes.data + _BEGIN))
 
 
-def _serve(of_crew: NDArray[Any], number: int) -> None:
+def _serve(of_pool: NDArray[Any], number: int) -> None:
     """Take part until the pool is closed, as thread `number`; the owner is number 0."""
-    _compile_serve().ctypes(of_crew.ctypes.data, number)
+    _compile_serve().ctypes(of_pool.ctypes.data, number)
 
 
 @compiled

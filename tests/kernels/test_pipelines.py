@@ -293,7 +293,7 @@ def test_threads_and_their_owner_work_side_by_side_and_it_waits_for_all(monkeypa
     pool.join()
 
 
-def test_a_crew_that_is_closed_leaves_its_owner_to_work_alone(run_slowly: Callable[[float], None]) -> None:
+def test_a_pool_that_is_closed_leaves_its_owner_to_work_alone(run_slowly: Callable[[float], None]) -> None:
     run_slowly(0.001)
     pool = KernelThreadPool(2)
     pool.start()
@@ -305,7 +305,7 @@ def test_a_crew_that_is_closed_leaves_its_owner_to_work_alone(run_slowly: Callab
     assert done[0] == 5
 
 
-def test_threads_end_with_the_crew(run_slowly: Callable[[float], None]) -> None:
+def test_threads_end_with_the_pool(run_slowly: Callable[[float], None]) -> None:
     run_slowly(0)
     pool = KernelThreadPool(2)
     pool.share(counted(1)[0])

@@ -67,7 +67,7 @@ def choose_kernels(kernels: Kernels | None, recipe: Recipe, devices: Devices, *,
                     f"stage {each.name!r} is run by kernels, but the final part is your pipeline's, of DALI's "
                     f"operators: split the recipe behind it, or make it of these by Stage or Custom"
                 )
-            each.refuse_dali()
+            each.apply(None, {})  # Which refuses.
     return chosen
 
 

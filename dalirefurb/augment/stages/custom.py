@@ -7,13 +7,12 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes, no_numbers
-from dalirefurb.augment.maps import unmoved
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, Stage, checked_size, sides_of
 from dalirefurb.checks import integer, require
 from dalirefurb.errors import ConfigurationError
@@ -23,6 +22,13 @@ MOST_UNIFORMS = 16
 
 class _OfFunction(Stage):
     """A stage made of a function, which cannot be looked into: its name and revision stand for it in fingerprints."""
+
+    size: Size | None
+
+    @property
+    def fixed_size(self) -> tuple[int, int] | None:
+        """Height and width of `size`."""
+        return None if self.size is None else sides_of(self.size)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return all but the function."""
@@ -60,11 +66,6 @@ class Custom(_OfFunction):
         if "nvidia.dali" in sys.modules:  # Else it uses no operator yet.
             importlib.import_module("dalirefurb.dali").refuse_random(self.function, f"stage {self.name!r}")
 
-    @property
-    def fixed_size(self) -> tuple[int, int] | None:
-        """The declared size."""
-        return self.size
-
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Call the function."""
         return self.function(images)
@@ -72,8 +73,6 @@ class Custom(_OfFunction):
 
 class OnCPU(_OfFunction):
     """A stage whose function kernels call on the CPU, with the random numbers of each image."""
-
-    size: Size | None
 
     def _check_size(self) -> None:
         if self.size is not None:
@@ -83,11 +82,6 @@ class OnCPU(_OfFunction):
     def parameters(self) -> Mapping[str, Parameter]:
         """The uniforms, if there are any."""
         return {"uniforms": Parameter("float64", (self.num_uniforms,))} if self.num_uniforms else {}
-
-    @property
-    def fixed_size(self) -> tuple[int, int] | None:
-        """Height and width of `size`."""
-        return None if self.size is None else sides_of(self.size)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Hand the uniforms on; see `Stage.draw`."""
@@ -103,11 +97,7 @@ class OnCPU(_OfFunction):
         return [KernelCall([self], write if self.num_uniforms else no_numbers)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Refuse, see `refuse_dali`."""
-        self.refuse_dali()
-
-    def refuse_dali(self) -> NoReturn:
-        """Refuse to be run by DALI's operators.
+        """Refuse: the function is no operator of DALI.
 
         Raises:
             ConfigurationError: Always.
@@ -236,9 +226,3 @@ class HostStage(OnCPU):
     def num_uniforms(self) -> int:  # type: ignore[override]
         """Two, which are the generator's key; 0 if nothing is random."""
         return 2 if self._random else 0  # type: ignore[attr-defined]
-
-    def matrices(
-        self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]
-    ) -> NDArray[np.float64] | None:
-        """Say that everything stays, if it does; see `Stage.matrices`."""
-        return unmoved(len(heights)) if self.keeps_place else None

@@ -31,7 +31,13 @@ def diversity(stages: Sequence[Stage], split: int, reuse_factor: int) -> float:
 
 def different(stages: Sequence[Stage], split: int, reuse_factor: int) -> float:
     """Return the share of a version's servings that are images of their own, 1 / reuse_factor .. 1; see `diversity`."""
-    return _different(stages[split:], stages[:split], reuse_factor) / reuse_factor
+    total = 0.0
+    for weight, probabilities, counts in _mixture(stages[split:]):
+        # 1 - (1 - p)^r as the sum of p * (1 - p)^k, k < r, in which a tiny p is not lost beside 1.
+        unseen = np.sum([(1 - probabilities) ** serving for serving in range(reuse_factor)], axis=0)
+        alone = max(1 - float(counts @ probabilities), 0.0)  # of outcomes that do not come twice
+        total += float(weight * ((counts * probabilities) @ unseen + alone * reuse_factor))
+    return total / reuse_factor
 
 
 def what_differs(name: str, stages: Sequence[Stage], split: int, reuse_factor: int) -> str:
@@ -53,20 +59,7 @@ def joint(stages: Sequence[Stage]) -> NDArray[np.float64]:
     return probabilities
 
 
-def _different(final: Sequence[Stage], partial: Sequence[Stage], servings: int) -> float:
-    """Return the expected number of different outcomes of the final stages in so many servings."""
-    total = 0.0
-    for weight, probabilities, counts in _mixture(final, partial):
-        # 1 - (1 - p)^r as the sum of p * (1 - p)^k, k < r, in which a tiny p is not lost beside 1.
-        unseen = np.sum([(1 - probabilities) ** serving for serving in range(servings)], axis=0)
-        alone = max(1 - float(counts @ probabilities), 0.0)  # of outcomes that do not come twice
-        total += float(weight * ((counts * probabilities) @ unseen + alone * servings))
-    return total
-
-
-def _mixture(
-    final: Sequence[Stage], partial: Sequence[Stage]
-) -> list[tuple[float, NDArray[np.float64], NDArray[np.float64]]]:
+def _mixture(final: Sequence[Stage]) -> list[tuple[float, NDArray[np.float64], NDArray[np.float64]]]:
     """Return the distributions of the final stages' joint outcomes, one for each that a partial stage may cause.
 
     Returns:

@@ -89,11 +89,11 @@ def same_numbers(given: ArrayLike) -> Write:
     return write
 
 
-def matrix_and_fill(fill: tuple[int, ...], place: tuple[int, ...] = ()) -> Write:
+def matrix_and_fill(fill: ArrayLike, place: tuple[int, ...] = ()) -> Write:
     """Write a matrix for every image, such as a map of coordinates, and the levels where there is no source.
 
     Args:
-        fill: Levels of the channels.
+        fill: Level, or one for each channel.
         place: Which of an image's matrices is meant, where it has several.
     """
     rows: Any = (slice(None), *place)

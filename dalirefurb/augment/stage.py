@@ -298,11 +298,6 @@ class WarpingStage(Stage):
         choice(f"{self.name}: interpolation", self.interpolation, Interpolation)
         check_fill(f"{self.name}: fill", self.fill)
 
-    @property
-    def fill_levels(self) -> tuple[int, ...]:
-        """The levels of `fill`, one for each channel."""
-        return fill_levels(self.fill)
-
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image whose pixels kernels cannot count; see `Stage.refusal`."""
         vast = heights * widths > MOST_PIXELS
@@ -318,7 +313,7 @@ class WarpingStage(Stage):
         from nvidia.dali.types import DALIInterpType
 
         types = {"nearest": DALIInterpType.INTERP_NN, "bilinear": DALIInterpType.INTERP_LINEAR}
-        fill = [float(level) for level in self.fill_levels]
+        fill = [float(level) for level in fill_levels(self.fill)]
         return fn.experimental.warp_perspective(
             images, matrix=matrix, interp_type=types[self.interpolation], fill_value=fill
         )

@@ -89,7 +89,7 @@ class OperationLayer(WarpingStage):
             groups = parameters["group"][rows]
             return np.where(groups == Group.IDENTITY, UNTOUCHED, groups)
 
-        return KernelCall(kernels, matrix_and_fill(self.fill_levels, place), choose)
+        return KernelCall(kernels, matrix_and_fill(self.fill, place), choose)
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Apply each sample's operations, one after the other; call it where conditionals are enabled."""

@@ -28,7 +28,7 @@ class Warp(WarpingStage):
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
         """The map of coordinates."""
-        return [KernelCall([f"warp.{self.interpolation}"], matrix_and_fill(self.fill_levels), code=Code.WARP)]
+        return [KernelCall([f"warp.{self.interpolation}"], matrix_and_fill(self.fill), code=Code.WARP)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Warp all of them."""
@@ -192,7 +192,7 @@ class RandomPerspective(Warp):
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
         """The map of coordinates, where it is drawn."""
-        kernels, write = [f"warp.perspective_{self.interpolation}"], matrix_and_fill(self.fill_levels)
+        kernels, write = [f"warp.perspective_{self.interpolation}"], matrix_and_fill(self.fill)
         return [KernelCall(kernels, write, where_drawn("warped"))]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:

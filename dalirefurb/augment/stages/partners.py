@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes
 from dalirefurb.augment.maps import Maps, placed
-from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, SizedStage, Stage, check_fill, fill_levels
+from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, SizedStage, Stage, check_fill
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import BETA_DRAWS, beta, generator
@@ -114,13 +114,12 @@ class Mosaic(PartnerStage, SizedStage):
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
         """Images are copied; what is given of partners is found by its address, so it must be kept until then."""
-        levels, side = fill_levels(self.fill), self._side
 
         def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
             others = parameters["partners"]
             every = np.concatenate([np.stack(sizes, axis=1)[:, None], others[..., 1:]], axis=1)
             numbers[:, :2], numbers[:, 5:7], _ = self._middle_and_starts(parameters["centre"][:, None], every)
-            numbers[:, 2:5], numbers[:, 7] = levels, side
+            numbers[:, 2:5], numbers[:, 7] = self.fill, self._side
             numbers[:, 8] = others.__array_interface__["data"][0] + others.strides[0] * np.arange(len(others))
 
         return [KernelCall(["partners.mosaic"], write)]

@@ -37,11 +37,13 @@ class _Framed(SizedStage):
         interpolation: Interpolation of the resize, which is anti-aliased.
         fill: Level 0 .. 255, or one for each channel, where the frame shows no image.
         place: Where an image is that does not fill the frame.
+        scale: Least and greatest factor on the size at which an image just fits.
     """
 
     interpolation: FrameInterpolation
     fill: Fill
     place: Place
+    scale: tuple[float, float] = (1.0, 1.0)
 
     parameters: ClassVar[Mapping[str, Parameter]] = {
         "size": Parameter("float32", (2,)),
@@ -53,10 +55,6 @@ class _Framed(SizedStage):
         choice(f"{self.name}: interpolation", self.interpolation, FrameInterpolation)
         choice(f"{self.name}: place", self.place, Place)
         check_fill(f"{self.name}: fill", self.fill)
-
-    def _scales(self) -> tuple[float, float]:
-        """Return the least and the greatest factor on the size at which an image just fits."""
-        return 1.0, 1.0
 
     def fitting(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the factors with which images just fit into the frame, (n,)."""
@@ -96,7 +94,7 @@ class _Framed(SizedStage):
             numbers[:, FRAME_START : FRAME_START + 2] = np.maximum(-parameters["start"], 0)
 
         def most(sizes: Sizes, numbers: Numbers) -> None:
-            least = self.fitting(*sizes) * self._scales()[0]
+            least = self.fitting(*sizes) * self.scale[0]
             numbers[:, 2], numbers[:, 3] = sizes
             numbers[:, 7], numbers[:, 8] = (np.maximum(np.floor(least * each), 1) for each in sizes)
 
@@ -193,9 +191,6 @@ class ScaleJitter(_Framed):
         self._interval("scale", wanted, lambda low, high: 0 < low <= high < np.inf, remedy)
         require(isinstance(self.cover, bool), f"{self.name}: cover", "True or False", self.cover, "pass a bool")
 
-    def _scales(self) -> tuple[float, float]:
-        return self.scale
-
     def fitting(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return factors, with which images just cover the frame where that is meant."""
         height, width = self.fixed_size
@@ -209,11 +204,7 @@ class ScaleJitter(_Framed):
         return self._first_unfit(vast, (heights, widths), must, "leave out what is so long and narrow")
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw factors and places; see `Stage.draw`.
-
-        Raises:
-            ConfigurationError: If an image would become too large.
-        """
+        """Draw factors and places; see `Stage.draw`."""
         low, high = self.scale
         factors = self.fitting(heights, widths) * (low + (high - low) * uniforms[:, 0])
         # A side that is to be a whole number of pixels is, whatever its product is rounded to.

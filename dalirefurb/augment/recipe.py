@@ -57,7 +57,7 @@ class Recipe(metaclass=TakesNumbers):
         object.__setattr__(self, "stages", tuple(stages))
         object.__setattr__(self, "output", output)
         for stage in stages:
-            inner = [each.name for each in getattr(stage, "inner", ()) if isinstance(each, VolumeStage)]
+            inner = [each.name for each in stage.nested if isinstance(each, VolumeStage)]
             if inner:
                 raise ConfigurationError(
                     f"{inner[0]!r} is a stage of volumes, which draws by itself whether it is done, but is inside of "
@@ -91,7 +91,7 @@ class Recipe(metaclass=TakesNumbers):
                 )
         object.__setattr__(self, "split", _partial_stages(self.stages, split))
         for place, stage in enumerate(self.stages):
-            inside = [each.name for each in getattr(stage, "inner", ()) if each.partners]
+            inside = [each.name for each in stage.nested if each.partners]
             if inside or (stage.partners and place != self.split):
                 raise ConfigurationError(
                     f"{(inside or [stage.name])[0]!r} takes several partial images of a batch, so it must be the first "

@@ -146,6 +146,11 @@ class Stage(CheckedFields, metaclass=TakesNumbers):
         """Probabilities of pairs: an outcome of the stage that this one follows, and one of its own, shape (k, m)."""
         return self.outcomes[None, :]
 
+    @property
+    def nested(self) -> tuple[Stage, ...]:
+        """All stages inside of this one, however deep."""
+        return ()
+
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Turn uniforms into parameters.
 

@@ -59,7 +59,7 @@ def choose_kernels(kernels: Kernels | None, recipe: Recipe, devices: Devices, *,
     done = recipe.split if begun_on_gpu(chosen, recipe, devices) else done_by(chosen, recipe, devices) or 0
     others = recipe.partial[done:] if chosen == "cuda" else recipe.stages[done if final else min(done, recipe.split) :]
     for stage in others:
-        for each in (stage, *getattr(stage, "inner", ())):
+        for each in (stage, *stage.nested):
             if not isinstance(each, OnCPU):
                 continue
             if not final and stage in recipe.final:

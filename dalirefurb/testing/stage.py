@@ -112,7 +112,7 @@ def makers_of(stage: Stage) -> dict[str, Maker]:
     """Return what can make a stage's images, by name."""
     kernels = kernel_maker(stage)
     makers = {} if kernels is None else {"kernels": kernels}
-    if not any(isinstance(each, OnCPU) for each in (stage, *getattr(stage, "inner", ()))):
+    if not any(isinstance(each, OnCPU) for each in (stage, *stage.nested)):
         makers["DALI"] = dali_maker(stage)
     return makers
 

@@ -34,6 +34,7 @@ from dalirefurb.augment import (
     Mosaic,
     RandomAffine,
     RandomApply,
+    RandomChoice,
     RandomCrop,
     Resize,
     Stage,
@@ -255,6 +256,10 @@ def test_boxes_outlines_keypoints_and_masks_of_all_images_are_around_what_they_w
         ),
         (
             lambda: Recipe([Decode(), Resize((8, 8)), RandomApply(Mosaic(8), 0.5)], Output(8), 2),
+            "'mosaic' takes several partial images of a batch, so it must be the first stage behind the split",
+        ),
+        (
+            lambda: Recipe([Decode(), Resize((8, 8)), RandomApply(RandomChoice([Mosaic(8)]), 0.5)], Output(8), 2),
             "'mosaic' takes several partial images of a batch, so it must be the first stage behind the split",
         ),
         (lambda: Mosaic(0), "mosaic: size must be"),

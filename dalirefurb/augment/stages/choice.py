@@ -51,6 +51,11 @@ class _Choosing(Stage):
         """All stages of all branches."""
         return tuple(stage for branch in self.branches for stage in branch)
 
+    @property
+    def nested(self) -> tuple[Stage, ...]:
+        """Those of `inner`, and all inside of these."""
+        return tuple(each for stage in self.inner for each in (stage, *stage.nested))
+
     @cached_property
     def num_uniforms(self) -> int:  # type: ignore[override]
         """One for the choice, and those of all branches."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
-from dalirefurb.augment.stage import LONGEST_SIDE, Size, Sizes, Stage, leaving, renamed
+from dalirefurb.augment.stage import LONGEST_SIDE, Size, Sizes, Stage, check_stages, leaving, renamed
 from dalirefurb.augment.stages.custom import HostStage
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.partners import PartnerStage
@@ -50,9 +50,7 @@ class Recipe(metaclass=TakesNumbers):
 
     def __init__(self, stages: tuple[Stage, ...] | list[Stage], output: Output, split: int | str | None = None) -> None:
         require(isinstance(stages, (tuple, list)), "stages", "a list of stages", stages, "pass such as [Decode(), ...]")
-        for stage in stages:
-            remedy = "make one of your own of a DALI function by Custom(function, name), see dalirefurb.augment"
-            require(isinstance(stage, Stage), "stages", "stages of dalirefurb.augment", stage, remedy)
+        check_stages(stages, "make one of your own of a DALI function by Custom(function, name), see dalirefurb.augment")
         require(isinstance(output, Output), "output", "an Output", output, "pass such as Output(224)")
         object.__setattr__(self, "stages", tuple(stages))
         object.__setattr__(self, "output", output)
@@ -70,12 +68,6 @@ class Recipe(metaclass=TakesNumbers):
                     f"{'an Output' if self.volumes else 'a VolumeOutput'}"
                 )
         names = [stage.name for stage in self.stages]
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
-            raise ConfigurationError(
-                f"every stage must have a name of its own, but {', '.join(map(repr, repeated))} occurs more than "
-                f"once; pass name= to tell them apart"
-            )
         misplaced = [stage.name for stage in self.stages[1:] if isinstance(stage, Decode)]
         if misplaced:
             raise ConfigurationError(

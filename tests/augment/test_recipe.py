@@ -144,6 +144,12 @@ def test_stages_of_one_name_are_refused():
         Recipe(stages, Output(32), 1)
 
 
+@pytest.mark.parametrize("around", [lambda stage: stage, RandomApply], ids=["alone", "inside"])
+def test_a_stage_whose_name_is_no_text_is_refused(around):
+    with pytest.raises(ConfigurationError, match="the name of HorizontalFlip must be a text, got 7: pass such as name="):
+        Recipe([around(HorizontalFlip(name=7))], Output(32), 1)
+
+
 def test_decoding_that_does_not_come_first_is_refused():
     with pytest.raises(ConfigurationError, match="decoding must come first, but 'late' is at place 2"):
         Recipe([*STAGES[:2], Decode("late"), *STAGES[2:]], Output(32), 1)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.diversity import joint
 from dalirefurb.augment.maps import Maps, chained
-from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
+from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage, check_stages
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
@@ -251,19 +251,11 @@ def _checked(name: str, options: Sequence[Stages]) -> tuple[tuple[Stage, ...], .
     """Return the stages of each option; refuse what cannot be one of them."""
     branches = tuple(each if isinstance(each, tuple) else (each,) for each in options)
     stages = [stage for branch in branches for stage in branch]
+    check_stages(stages, "pass such as GaussianBlur(9), or a list of stages", f"{name}: ")
     for stage in stages:
-        remedy = "pass such as GaussianBlur(9), or a list of stages"
-        require(isinstance(stage, Stage), f"{name}: stages", "stages of dalirefurb.augment", stage, remedy)
         if isinstance(stage, Decode) or stage.follows is not None:
             raise ConfigurationError(
                 f"{name}: stages must stand alone, but {stage.name!r} depends on what comes before it: make it a stage "
                 f"of the recipe"
             )
-    names = [stage.name for stage in stages]
-    repeated = sorted({each for each in names if names.count(each) > 1})
-    if repeated:
-        raise ConfigurationError(
-            f"{name}: every stage must have a name of its own, but {', '.join(map(repr, repeated))} occurs more than "
-            f"once; pass name= to tell them apart"
-        )
     return branches

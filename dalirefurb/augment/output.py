@@ -61,6 +61,8 @@ class Output(metaclass=TakesNumbers):
         require(known, "output: dtype", "'float32', 'float16' or 'bfloat16'", self.dtype, remedy)
         fits = type(self.channels) is int and self.channels in (1, 3)
         require(fits, "output: channels", "3, or 1 for grey images", self.channels, "choose one")
+        last = self.channels_last
+        require(isinstance(last, bool), "output: channels_last", "True or False", last, "pass a bool")
         for name in ("mean", "std"):
             object.__setattr__(self, name, self._of_channels(name, getattr(self, name)))
         mean, std = self.means, self.stds

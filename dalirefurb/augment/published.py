@@ -70,7 +70,8 @@ def resnet_strikes_back(
     require(procedure in ("A1", "A2", "A3"), "procedure", "A1, A2 or A3", procedure, "choose one")
     third = procedure == "A3"
     policy = f"rand-m{6 if third else 7}-mstd0.5-inc1"
-    output, stages = _timm(size or (160 if third else 224), shared, auto_augment=policy)
+    side = 160 if third else 224
+    output, stages = _timm(side if size is None else size, shared, auto_augment=policy)
     return Recipe(*parts_of(stages, output, shared["split"]))
 
 
@@ -152,7 +153,7 @@ def airbench(
     stages: list[Stage] = [HorizontalFlip()]
     if translate:
         stages.append(RandomCrop(output.size, 2 * translate, translate, padding_mode="reflect"))
-    if cutout:
+    if integer("cutout", cutout, 0, None, "12 is airbench96's"):
         require(cutout < min(height, width), "cutout", f"less than {min(height, width)}", cutout, "12 is airbench96's")
         share = cutout**2 / (height * width)
         square = {"probability": 1.0, "scale": (share, share), "ratio": (1.0, 1.0)}

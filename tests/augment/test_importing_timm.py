@@ -61,6 +61,7 @@ TRAINING: list[tuple[dict[str, Any], tuple[Stage, ...]]] = [
     ({"hflip": 0.0, "vflip": 0.3}, (CROP, VerticalFlip(0.3), JITTER)),
     ({"color_jitter": (0.1, 0.2, 0.3, 0.4)}, (CROP, FLIP, ColorJitter(0.1, 0.2, 0.3, 0.4))),
     ({"color_jitter": None}, (CROP, FLIP)),
+    ({"color_jitter": 0.0, "gaussian_blur_prob": None}, (CROP, FLIP)),
     ({"color_jitter_prob": 0.8}, (CROP, FLIP, RandomApply(JITTER, 0.8))),
     (
         {"color_jitter": 0.0, "grayscale_prob": 0.2, "gaussian_blur_prob": 0.5},
@@ -156,6 +157,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"crop_mode": "border"}, "timm's crop_mode='border' cannot be imported: pass 'squash'"),
     ({"input_size": (3, 96, 64)}, "pass crop_mode='squash'"),
     ({"re_mode": "noise"}, "re_mode must be const, rand or pixel"),
+    ({"color_jitter": (0.4, 0.4), "is_training": True}, "timm's color_jitter=(0.4, 0.4) cannot be imported: pass one"),
+    ({"crop_pct": 1.5}, "crop_pct must be a number above 0, and 1 at most, got 1.5: 0.875 is usual"),
     ({"auto_augment": "rand-z9", "is_training": True}, "there is no 'z9' in 'rand-z9'"),
 ]
 

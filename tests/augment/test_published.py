@@ -187,6 +187,8 @@ def test_the_shorter_side_is_as_long_as_is_said(margin: int) -> None:
         (lambda: resnet_strikes_back(procedure="A4"), "procedure must be A1, A2 or A3, got 'A4'"),  # type: ignore[arg-type]
         (lambda: deit3(crop="center"), "crop must be random_resized or simple"),  # type: ignore[arg-type]
         (lambda: airbench(cutout=32), "cutout must be less than 32, got 32"),
+        (lambda: airbench(cutout=-12), "cutout must be an int of at least 0, got -12"),
+        (lambda: resnet_strikes_back(0), "size must be a positive integer"),
         (lambda: deit3((224, 160), crop="simple"), "size must be one number with crop='simple'"),
         (lambda: segmentation((480, 320)), "size must be one number"),
         (lambda: segmentation(shorter=(0, 500)), "shorter must be two numbers of pixels"),

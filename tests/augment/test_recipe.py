@@ -196,6 +196,7 @@ def test_a_recipe_that_leaves_another_size_than_the_output_is_refused(stages, fo
         ({"mean": (123.7, 116.3, 103.5)}, r"pixels in 0 \.\. 1, got \(123.7, .*divide mean and std by 255"),
         ({"mean": (0, -0.1, 0)}, r"pixels in 0 \.\. 1, got"),
         ({"size": 0}, "output: size must be a positive integer, .*, got 0"),
+        ({"channels_last": "NHWC"}, "output: channels_last must be True or False, got 'NHWC': pass a bool"),
     ],
 )
 def test_an_impossible_output_is_refused(changes, message):

@@ -78,7 +78,7 @@ def distinct(stages: Sequence[AnyStage]) -> list[AnyStage]:
 
 def maybe(stage: Stage, probability: float) -> list[Stage]:
     """Return a stage that is applied with a probability; none where that is 0."""
-    if probability == 0:
+    if not probability:
         return []
     return [stage if probability == 1 else RandomApply(stage, float(probability))]
 

@@ -16,7 +16,7 @@ from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, VerticalFlip
 from dalirefurb.augment.stages.resize import RATIO, SCALE, RandomResizedCrop, Resize
 from dalirefurb.calls import Explained, Words, no_argument
-from dalirefurb.checks import plain, require
+from dalirefurb.checks import number, plain, require
 from dalirefurb.errors import ConfigurationError
 
 ERASED, ERASED_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
@@ -166,6 +166,9 @@ class CreateTransform(metaclass=Explained):
         for name, allowed in modes.items():
             if getattr(self, name) not in allowed:
                 remedies[name] = f"pass {allowed[-1]!r}, or leave it out"
+        jitters = self.color_jitter
+        if isinstance(jitters, (tuple, list)) and len(jitters) not in (3, 4):
+            remedies["color_jitter"] = "pass one number for all, or three or four"
         if remedies:
             refused = (refusal(f"timm's {name}={getattr(self, name)!r}", each) for name, each in remedies.items())
             raise ConfigurationError("; ".join(refused))
@@ -192,7 +195,8 @@ class CreateTransform(metaclass=Explained):
         return self._unchanged() if self.no_aug else self._training()
 
     def _evaluating(self) -> list[Stage]:
-        size, share = self.output.sides, self.crop_pct or _CROP_PCT
+        size, limits = self.output.sides, "above 0, and 1 at most"
+        share = number("crop_pct", self.crop_pct or _CROP_PCT, limits, lambda share: 0 < share <= 1, "0.875 is usual")
         sides = (math.floor(size[0] / share), math.floor(size[1] / share))
         if self.crop_mode == "squash":
             return [Resize(sides, self.interpolation), CenterCrop(size)]  # type: ignore[arg-type]

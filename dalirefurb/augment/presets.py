@@ -11,6 +11,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Dtype, Output
@@ -182,7 +183,7 @@ def evaluate(
 
     The stages are named decode, resize, center_crop.
     """
-    output, raw, split = _served(size, **shared)
+    output, raw, split = output_of(size, shared), shared["raw"], shared["split"]
     require(
         interpolation != "random", "interpolation", "the same for all images", interpolation, "pass such as bicubic"
     )
@@ -308,9 +309,10 @@ def simplified(recipe: Recipe, layers: int = 1) -> Recipe:
     return Recipe(left, recipe.output, split)
 
 
-def _served(size: Size, *, split: Split, raw: bool, **of_output: Any) -> tuple[Output, bool, Split]:
-    """Return what a preset makes of the arguments that all have: output, `raw` and `split`."""
-    return Output(size, **of_output), raw, split
+def output_of(size: Size, shared: Mapping[str, Any]) -> Output:
+    """Return the output of the arguments that a preset shares with others."""
+    names = {field.name for field in fields(Output)}
+    return Output(size, **{name: given for name, given in shared.items() if name in names})
 
 
 def _augmenting(
@@ -325,17 +327,17 @@ def _augmenting(
     **serving: Any,
 ) -> Recipe:
     """Crop and flip, before operations or after them as `order` says."""
-    output, raw, split = _served(size, **serving)
+    output, raw, split = output_of(size, serving), serving["raw"], serving["split"]
     sides = output.sides
     margin = max(2, round(min(sides) / 28))  # room for 9 x 9 crops at 224 pixels, 3.6 % of the side
     padding = max(1, min(sides) // 8)  # 4 pixels for 32 x 32
     padded_crop = RandomCrop(sides, margin=2 * padding, padding=padding)
     if raw:
-        usual = ("scale", scale, SCALE), ("ratio", ratio, RATIO)
-        for name, given, published in (*usual, ("crop_interpolation", crop_interpolation, "bilinear")):
-            unused = given in (published, list(published))
+        usual = ("scale", scale, SCALE), ("ratio", ratio, RATIO), ("crop_interpolation", crop_interpolation, "bilinear")
+        for name, given, published in usual:
             remedy = "leave it out, or make a Recipe of your own"
-            require(unused, name, "left out with raw=True, where no random resized crop is", given, remedy)
+            wanted = "left out with raw=True, where no random resized crop is"
+            require(given == published, name, wanted, given, remedy)
 
     def resized(more: int) -> list[Stage]:
         size = sides[0] + more, sides[1] + more

@@ -15,7 +15,7 @@ from dalirefurb.augment.importing.timm import CreateTransform
 from dalirefurb.augment.output import Channels as Channels
 from dalirefurb.augment.output import Dtype as Dtype  # The types of shared arguments are looked up here.
 from dalirefurb.augment.output import Output
-from dalirefurb.augment.presets import SERVING, Shared, preset
+from dalirefurb.augment.presets import SERVING, Shared, output_of, preset
 from dalirefurb.augment.presets import Split as Split
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import LONGEST_SIDE, Fill, Size, Stage, sides_of
@@ -148,7 +148,7 @@ def airbench(
 
     The stages are named flip, random_crop, random_erasing.
     """
-    output = _output(size, shared)
+    output = output_of(size, shared)
     height, width = output.sides
     stages: list[Stage] = [HorizontalFlip()]
     if translate:
@@ -181,7 +181,7 @@ def simclr(
 
     The stages are named decode, random_resized_crop, flip, random_color_jitter, random_grayscale, random_gaussian_blur.
     """
-    output = _output(size, shared)
+    output = output_of(size, shared)
     jitter = ColorJitter(0.8 * strength, 0.8 * strength, 0.8 * strength, 0.2 * strength)
     kernel = min(sides_of(output.size)) // 10 | 1
     stages = [
@@ -222,7 +222,7 @@ def large_scale_jitter(
 
     The stages are named decode, scale_jitter, random_crop if there is a margin, flip.
     """
-    output = _output(size, shared)
+    output = output_of(size, shared)
     wanted, remedy = "two finite numbers with 0 < low <= high", "pass such as (0.5, 2.0)"
     low, high = interval("scale", scale, wanted, lambda low, high: 0 < low <= high < float("inf"), remedy)
     # The margin is for the crop alone: images are as large as without it, of the shorter side.
@@ -253,7 +253,7 @@ def segmentation(
 
     The stages are named decode, scale_jitter, random_crop if there is a margin, flip.
     """
-    output = _output(size, shared)
+    output = output_of(size, shared)
     height, width = output.sides
     require(height == width, "size", "one number, since the shorter side is resized", size, "pass the side")
     wanted, remedy = "two numbers of pixels with 0 < low <= high", "leave it out for the reference's"
@@ -295,7 +295,7 @@ def yolo(
     The stages are named decode, resize, mosaic, random_affine, center_crop, flip, color_jitter; without the mosaic
     letterbox is in its place, and no crop.
     """
-    output, fill = _output(size, shared), 114
+    output, fill = output_of(size, shared), 114
     require(isinstance(mosaic, bool), "mosaic", "True or False", mosaic, "it is done always or never")
     number("translate", translate, "in 0..1", lambda share: 0 <= share <= 1, "it is a share of the size")
     number("scale", scale, "from 0 to below 1", lambda change: 0 <= change < 1, "0.5 is usual")
@@ -318,13 +318,9 @@ def _jittered(output: Output, margin: int, **jitter: Any) -> list[Stage]:
     return [ScaleJitter((height + margin, width + margin), place=place, **jitter), *crops, HorizontalFlip()]
 
 
-def _output(size: Size, shared: Shared) -> Output:
-    return Output(size, shared["dtype"], shared["mean"], shared["std"], shared["channels_last"])
-
-
 def _timm(size: Size, shared: _Cropping, **arguments: Any) -> tuple[Output, list[Stage]]:
     """Return the output, and timm's stages for training."""
-    output, interpolation = _output(size, shared), shared["crop_interpolation"]
+    output, interpolation = output_of(size, shared), shared["crop_interpolation"]
     transform = CreateTransform(
         output.size, is_training=True, interpolation=interpolation, mean=output.mean, std=output.std, **arguments
     )

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.diversity import joint
 from dalirefurb.augment.maps import Maps, chained
+from dalirefurb.augment.policies.sub_policies import cumulative, pick
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage, check_stages
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.checks import require
@@ -237,9 +238,7 @@ class RandomChoice(_Choosing):
 
     def choose(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
         """Give each choice its share of 0..1."""
-        bounds = self._shares.cumsum()
-        bounds[bounds >= bounds[-1]] = 1.0  # Rounding must leave no gap, and what has no share must get none.
-        return np.searchsorted(bounds, uniforms, side="right")
+        return pick(cumulative(self._shares[None, :]), uniforms)
 
 
 def _joined(first: str, between: str, stages: Sequence[Stage]) -> str:

@@ -80,21 +80,16 @@ class PaintedWindows(Stage):
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Paint over the windows; call it where conditionals are enabled."""
+        from nvidia.dali import fn, types
+
         for place in range(self.windows):
             window = parameters["window"][place]
             if self.noise is None:
-                images = _paint_levels(images, window, parameters["levels"][place])
+                places, levels = fn.cast(window, dtype=types.FLOAT), parameters["levels"][place]
+                images = fn.erase(images, anchor=places[:2], shape=places[2:], axes=[0, 1], fill_value=levels)
             else:
                 images = paint_noise(images, window, parameters["key"][place], self.noise)
         return images
-
-
-def _paint_levels(images: Node, window: Node, levels: Node) -> Node:
-    """Paint a colour, float32 (3,), over a window of each image: first row, first column, height and width, (4,)."""
-    from nvidia.dali import fn, types
-
-    places = fn.cast(window, dtype=types.FLOAT)
-    return fn.erase(images, anchor=places[:2], shape=places[2:], axes=[0, 1], fill_value=levels)
 
 
 @dataclass(frozen=True)
@@ -137,10 +132,9 @@ class RandomErasing(PaintedWindows):
         if not (isinstance(self.value, str) and self.value in ("mean", "channel", "pixel")):
             remedy = 'torchvision\'s 0 is "mean" here, as it comes after normalisation, and its "random" is "pixel"'
             check_fill(f"{name}: value", self.value, '3 of them, or "mean", "channel" or "pixel"', remedy)
-        counts = self.count if isinstance(self.count, tuple) else (self.count, self.count)
         wanted = "an int of at least 1, or two with 1 <= low <= high"
-        require(len(counts) == 2, f"{name}: count", wanted, self.count, "1 is usual")
-        low, high = (integer(f"{name}: count", each, 1, None, "1 is usual") for each in counts)
+        require(len(self.counts) == 2, f"{name}: count", wanted, self.count, "1 is usual")
+        low, high = (integer(f"{name}: count", each, 1, None, "1 is usual") for each in self.counts)
         require(low <= high, f"{name}: count", wanted, self.count, "1 is usual")
         for field in ("mean", "std"):
             given, remedy = getattr(self, field), "pass the output's, of pixels in 0..1"
@@ -152,7 +146,7 @@ class RandomErasing(PaintedWindows):
     @property
     def counts(self) -> tuple[int, int]:
         """Least and greatest number of windows."""
-        return (self.count, self.count) if isinstance(self.count, int) else self.count
+        return self.count if isinstance(self.count, tuple) else (self.count, self.count)
 
     @property
     def num_uniforms(self) -> int:  # type: ignore[override]

@@ -243,7 +243,7 @@ def _between(limits: Any, uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _about_centre(linear: Sequence[NDArray[np.float64]], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
     """Return maps that keep images' centres where they are, given xx, xy, yx and yy of each, (n,)."""
-    matrices = np.tile(np.eye(3), (len(heights), 1, 1))
+    matrices = unmoved(len(heights))
     matrices[:, :2, :2] = np.stack(linear, axis=1).reshape(-1, 2, 2)
     centres = np.stack([widths, heights], axis=1) / 2
     matrices[:, :2, 2] = centres - np.einsum("nij,nj->ni", matrices[:, :2, :2], centres)

@@ -70,12 +70,10 @@ class AugMix(OperationLayer):
 
     @property
     def table(self) -> OperationTable:
-        """AugMix's operations, as timm has them."""
         return _table()
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Operations of each chain, in order."""
         return (self.mixture_width, self.depth)
 
     @property
@@ -89,7 +87,6 @@ class AugMix(OperationLayer):
         return {**super().parameters, "weight": Parameter("float32", (1 + self.mixture_width,))}
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw weights, depths and operations; see `Stage.draw`."""
         weighing = uniforms[:, : 2 * (self.mixture_width + 2)].reshape(len(uniforms), self.mixture_width + 2, 2)
         mixed = dirichlet(self.alpha, weighing[:, :2])  # (n, 2): the image's share, and the mixture's
         chains = mixed[:, 1:] * dirichlet(self.alpha, weighing[:, 2:])  # (n, chains)
@@ -97,7 +94,6 @@ class AugMix(OperationLayer):
         return {**super().draw(uniforms, heights, widths), "weight": weight}
 
     def choose(self, uniforms: Floats) -> Chosen:
-        """Draw depths and operations."""
         width, depth = self.places
         _, deepening, operating = np.split(uniforms, [2 * (width + 2), 3 * width + 4], axis=1)
         each = operating.reshape(-1, 4)  # (n * chains * depth, 4)

@@ -167,12 +167,10 @@ class _AutoAugmentLayer(PolicyLayer):
 
     @property
     def table(self) -> BinnedTable:
-        """The paper's operations, at every magnitude."""
         return _table()
 
     @property
     def policy_table(self) -> PolicyTable:
-        """The policy."""
         return policy_table_of(self.policy)
 
 

@@ -30,11 +30,9 @@ class OneOperation(Stage):
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-        """The matrix."""
         return [KernelCall([GROUP_KERNELS[self.group]], same_numbers(self.matrix.ravel()))]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Apply the operation."""
         from nvidia.dali import types
 
         from dalirefurb.augment.policies.operation_graph import BRANCHES

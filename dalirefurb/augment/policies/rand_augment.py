@@ -38,7 +38,6 @@ class RandAugmentLayer(OperationLayer):
 
     @cached_property
     def table(self) -> BinnedTable:
-        """The paper's operations, at every magnitude."""
         return BinnedTable(OPERATIONS, self.num_magnitude_bins)
 
     @property
@@ -75,7 +74,6 @@ class TrivialAugmentLayer(OperationLayer):
 
     @cached_property
     def table(self) -> BinnedTable:
-        """The wide ranges, at every magnitude."""
         return BinnedTable(WIDE_OPERATIONS, self.num_magnitude_bins)
 
     @property

@@ -142,7 +142,6 @@ class PolicyLayer(OperationLayer):
 
     @property
     def table(self) -> OperationTable:
-        """The policy's."""
         return self.policy_table.table
 
     @property
@@ -172,7 +171,6 @@ class FirstOperation(PolicyLayer):
 
     @property
     def column(self) -> PolicyColumn:
-        """The first operation of each sub-policy."""
         return self.policy_table.first
 
     @property
@@ -202,7 +200,6 @@ class SecondOperation(PolicyLayer):
 
     @property
     def column(self) -> PolicyColumn:
-        """The second operation of each sub-policy."""
         return self.policy_table.second
 
     @cached_property

@@ -171,7 +171,6 @@ class TimmWeightedLayers(_OfSet):
 
     @property
     def places(self) -> tuple[int, ...]:
-        """Operations in order."""
         return (self.layers,)
 
     @property
@@ -251,7 +250,6 @@ class TimmPolicyFirst(_TimmPolicyLayer, FirstOperation):
 
     @property
     def policy_table(self) -> PolicyTable:
-        """The policy."""
         return _of_policy(self.policy)
 
 
@@ -272,7 +270,6 @@ class TimmPolicySecond(_TimmPolicyLayer, SecondOperation):
 
     @property
     def policy_table(self) -> PolicyTable:
-        """The policy."""
         return _of_policy(self.policy)
 
 
@@ -293,7 +290,6 @@ class TimmWeightedFirst(_TimmPolicyLayer, FirstOperation):
 
     @property
     def policy_table(self) -> PolicyTable:
-        """Pairs of operations."""
         return _of_set(self.operations, self.magnitude, self.probability)
 
 
@@ -318,5 +314,4 @@ class TimmWeightedSecond(_TimmPolicyLayer, SecondOperation):
 
     @property
     def policy_table(self) -> PolicyTable:
-        """Pairs of operations."""
         return _of_set(self.operations, self.magnitude, self.probability)

@@ -64,13 +64,11 @@ class GaussianBlur(Stage):
         return self.sigmas[0] != self.sigmas[1]
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw standard deviations; see `Stage.draw`."""
         low, high = self.sigmas
         return {"sigma": (low + (high - low) * uniforms[:, 0]).astype(np.float32)}
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-        """The standard deviation, and half of the kernel's side."""
 
         def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
             numbers[:, 0], numbers[:, 1] = parameters["sigma"], self.kernel_size // 2
@@ -78,7 +76,6 @@ class GaussianBlur(Stage):
         return [KernelCall(["blur.gaussian"], write)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Blur by DALI's operator."""
         from nvidia.dali import fn
 
         return fn.gaussian_blur(images, sigma=parameters["sigma"], window_size=self.kernel_size)

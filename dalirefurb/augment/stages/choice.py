@@ -220,7 +220,6 @@ class RandomChoice(_Choosing):
 
     @property
     def branches(self) -> tuple[tuple[Stage, ...], ...]:
-        """The choices."""
         return self.stages  # type: ignore[return-value]
 
     @cached_property

@@ -94,7 +94,6 @@ class ColorJitter(Stage):
         return np.full(orders, 1 / orders)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw an order and factors; see `Stage.draw`."""
         changing = list(self.changing)
         orders = np.array(list(permutations(range(len(changing)))), np.int32)
         operations = orders[(uniforms[:, 0] * len(orders)).astype(np.int64)]  # (n, changing)
@@ -180,16 +179,13 @@ class RandomGrayscale(Stage):
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
-        """Grey or not."""
         return np.array([self.probability, 1 - self.probability])
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw which are grey; see `Stage.draw`."""
         return {"grey": (uniforms[:, 0] < self.probability).astype(np.int32)}
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-        """Grey where it is drawn."""
         return [KernelCall(["color.grayscale"], choose=where_drawn("grey"))]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
@@ -226,11 +222,9 @@ class SolarizeAdd(Stage):
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-        """What is added, and the threshold."""
         return [KernelCall(["color.solarize_add"], same_numbers((self.addition, self.threshold)))]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Look the levels up."""
         from nvidia.dali import fn
         from nvidia.dali.types import DALIDataType
 

@@ -117,7 +117,6 @@ class RandomCrop(SizedStage):
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-        """First row and column."""
         kernel = "crop_flip.crop" if self.padding_mode == "constant" else "crop_flip.crop_reflected"
 
         def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
@@ -196,12 +195,10 @@ class CenterCrop(SizedStage):
         return {"start": np.rint((np.stack([heights, widths], axis=1) - self.fixed_size) / 2).astype(np.int32)}
 
     def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
-        """Go to the window's first pixel; see `Stage.matrices`."""
         return placed(parameters["start"][:, ::-1])
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-        """First row and column."""
 
         def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
             numbers[:, :2] = parameters["start"]
@@ -209,7 +206,6 @@ class CenterCrop(SizedStage):
         return [KernelCall(["crop_flip.crop"], write, code=Code.CROP)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Cut the window."""
         from nvidia.dali import fn
 
         return fn.slice(images, start=parameters["start"], shape=[*self.fixed_size], axes=[0, 1])
@@ -231,11 +227,9 @@ class _Flip(Stage):
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
-        """Mirrored or not."""
         return np.array([self.probability, 1 - self.probability])
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw whether to mirror; see `Stage.draw`."""
         return {"mirror": (uniforms[:, 0] < self.probability).astype(np.int32)}
 
     def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:

@@ -67,7 +67,6 @@ class Custom(_OfFunction):
             importlib.import_module("dalirefurb.dali").refuse_random(self.function, f"stage {self.name!r}")
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Call the function."""
         return self.function(images)
 
 
@@ -89,7 +88,6 @@ class OnCPU(_OfFunction):
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-        """The function, with its uniforms."""
 
         def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
             numbers[:, : self.num_uniforms] = parameters["uniforms"]
@@ -158,7 +156,6 @@ class KernelStage(OnCPU):
 
     @property
     def num_uniforms(self) -> int:  # type: ignore[override]
-        """The number of `uniforms`."""
         return self.uniforms
 
     def fingerprint(self) -> dict[str, Any]:

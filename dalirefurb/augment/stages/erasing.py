@@ -155,7 +155,6 @@ class RandomErasing(PaintedWindows):
 
     @property
     def windows(self) -> int:
-        """The greatest `count`."""
         return self.counts[1]
 
     @property
@@ -234,11 +233,9 @@ class Cutout(PaintedWindows):
 
     @property
     def windows(self) -> int:
-        """`holes`."""
         return self.holes
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw centres; see `Stage.draw`."""
         sides = np.stack([heights, widths], axis=1)[:, None]  # (n, 1, 2)
         centres = np.floor(uniforms[:, 1:].reshape(len(uniforms), self.holes, 2) * sides)
         length = np.array(sides_of(self.size))

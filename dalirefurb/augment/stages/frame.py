@@ -79,7 +79,6 @@ class _Framed(SizedStage):
         return {"size": sides.astype(np.float32), "start": np.ascontiguousarray(start, np.int32)}
 
     def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
-        """Go to the frame's first pixel, and stretch; see `Stage.matrices`."""
         scales = np.stack([widths, heights], axis=1) / parameters["size"][:, ::-1]
         return placed(parameters["start"][:, ::-1] * scales, scales)
 
@@ -152,7 +151,6 @@ class Letterbox(_Framed):
         return fitting if self.enlarge else np.minimum(fitting, 1.0)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Compute the sizes, and draw places if they are; see `Stage.draw`."""
         sides = np.stack([heights, widths], axis=1)
         resized = np.clip(np.rint(sides * self.fitting(heights, widths)[:, None]), 1, self.fixed_size)
         return self._placed(resized, uniforms if self.num_uniforms else np.zeros((len(heights), 2)))
@@ -204,7 +202,6 @@ class ScaleJitter(_Framed):
         return self._first_unfit(vast, (heights, widths), must, "leave out what is so long and narrow")
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw factors and places; see `Stage.draw`."""
         low, high = self.scale
         factors = self.fitting(heights, widths) * (low + (high - low) * uniforms[:, 0])
         # A side that is to be a whole number of pixels is, whatever its product is rounded to.

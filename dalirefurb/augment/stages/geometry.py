@@ -22,16 +22,13 @@ class Warp(WarpingStage):
     parameters: ClassVar[Mapping[str, Parameter]] = {"matrix": Parameter("float32", (3, 3))}
 
     def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
-        """Return what is drawn; see `Stage.matrices`."""
         return parameters["matrix"].astype(np.float64)
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-        """The map of coordinates."""
         return [KernelCall([f"warp.{self.interpolation}"], matrix_and_fill(self.fill), code=Code.WARP)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Warp all of them."""
         return self.warp(images, parameters["matrix"])
 
 
@@ -63,7 +60,6 @@ class RandomRotation(Warp):
         return _outcomes(self.degrees)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw angles; see `Stage.draw`."""
         angles = np.radians(_between(self.degrees, uniforms[:, 0]))
         cosines, sines = np.cos(angles), np.sin(angles)
         return {"matrix": _about_centre((cosines, -sines, sines, cosines), heights, widths).astype(np.float32, "C")}
@@ -119,7 +115,6 @@ class RandomAffine(Warp):
         return _outcomes(*self._ranges, (0.0, max(self.translate or (0.0, 0.0))))
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw the maps; see `Stage.draw`."""
         angle, scale, x, y = (
             _between(each, uniforms[:, column]) for each, column in zip(self._ranges, (0, 3, 4, 5), strict=True)
         )
@@ -170,7 +165,6 @@ class RandomPerspective(Warp):
         return np.array([1 - chance]) if chance < 1 else np.empty(0)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw where corners end; see `Stage.draw`."""
         sides = np.stack([widths, heights], axis=1)[:, None]  # (n, 1, 2)
         most = np.trunc(self.distortion_scale * (sides // 2))
         moved = np.floor(uniforms[:, 1:].reshape(-1, 4, 2) * (most + 1))  # (n, corners, x and y)
@@ -191,7 +185,6 @@ class RandomPerspective(Warp):
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-        """The map of coordinates, where it is drawn."""
         kernels, write = [f"warp.perspective_{self.interpolation}"], matrix_and_fill(self.fill)
         return [KernelCall(kernels, write, where_drawn("warped"))]
 

@@ -107,7 +107,6 @@ class Mosaic(PartnerStage, SizedStage):
         return {"centre": Parameter("int32", (2,)), "partners": Parameter("float64", (self.partners,))}
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw points, and numbers that choose the others; see `Stage.draw`."""
         centres = np.floor((0.25 + 0.5 * uniforms[:, :2]) * self.fixed_size).astype(np.int32)
         return {"centre": centres, "partners": np.ascontiguousarray(uniforms[:, 2:])}
 
@@ -195,7 +194,6 @@ class PairStage(PartnerStage):
         return np.array([1 - self.probability]) if self.probability < 1 else np.empty(0)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw whether it is done, and numbers that choose the partners; see `Stage.draw`."""
         done = (uniforms[:, 1] < self.probability).astype(np.int32)
         return {"done": done, "partners": np.ascontiguousarray(uniforms[:, :1])}
 
@@ -206,7 +204,6 @@ class PairStage(PartnerStage):
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-        """Two images become one."""
 
         def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
             numbers[:, :3], numbers[:, 3] = parameters["partners"].reshape(len(numbers), -1), parameters[self.GIVEN]
@@ -286,7 +283,6 @@ class CopyPaste(PairStage):
     """
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw numbers that choose the other images, and their objects; see `Stage.draw`."""
         return {**super().draw(uniforms, heights, widths), "objects": np.ascontiguousarray(uniforms[:, 2:])}
 
     def chosen(self, drawn: NDArray[np.float64], count: int) -> NDArray[np.bool_]:

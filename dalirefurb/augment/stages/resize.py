@@ -138,13 +138,11 @@ class RandomResizedCrop(SizedStage):
         return np.stack([(heights - height) // 2, (widths - width) // 2, height, width], axis=1)
 
     def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
-        """Stretch the result over the window; see `Stage.matrices`."""
         height, width = self.fixed_size
         return placed(parameters["start"][:, ::-1], parameters["shape"][:, ::-1] / (width, height))
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-        """The window."""
 
         def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
             numbers[:, :2], numbers[:, 2:4] = parameters["start"], parameters["shape"]
@@ -152,7 +150,6 @@ class RandomResizedCrop(SizedStage):
         return [_kernel_call(self.interpolation, write)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Cut the window and resize it."""
         from nvidia.dali import fn
 
         cut = fn.slice(images, start=parameters["start"], shape=parameters["shape"], axes=[0, 1])
@@ -224,19 +221,16 @@ class Resize(Stage):
         )
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Compute the sizes; see `Stage.draw`."""
         size = np.stack(self.output_sizes(heights, widths), axis=1).astype(np.float32)
         return {"size": size, **(draw_interpolation(uniforms[:, 0]) if self.random else {})}
 
     def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
-        """Stretch the result over the image; see `Stage.matrices`."""
         lines, columns = self.output_sizes(heights, widths)
         scales = np.stack([widths / columns, heights / lines], axis=1)
         return placed(np.zeros_like(scales), scales)
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-        """The whole image."""
 
         def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
             numbers[:, 2], numbers[:, 3] = sizes
@@ -244,7 +238,6 @@ class Resize(Stage):
         return [_kernel_call(self.interpolation, write)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Resize."""
         from nvidia.dali import fn
 
         return fn.resize(images, size=parameters["size"], interp_type=resize_type(self.interpolation, parameters))

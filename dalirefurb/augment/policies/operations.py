@@ -175,8 +175,12 @@ class OperationTable:
         Returns:
             The groups, (n,) int32, and the matrices, (n, 3, 3) float32, by the names of `OperationLayer.parameters`.
         """
-        matrices = at_sizes(self._matrices(choice), self._whole.take(choice.operations), heights, widths)
-        return {"group": self._groups.take(choice.operations), "matrix": matrices}
+        matrices = self._matrices(choice)
+        offsets = matrices[:, :, 3] * widths[:, None] + matrices[:, :, 4] * heights[:, None]  # (n, 3)
+        # An offset that floating point puts just below a whole number is that number.
+        np.copyto(offsets, np.trunc(offsets * (1 + 1e-9)), where=self._whole.take(choice.operations)[:, None])
+        matrices[:, :, 2] += offsets
+        return {"group": self._groups.take(choice.operations), "matrix": matrices[:, :, :3].astype(np.float32, "C")}
 
     def _matrices(self, choice: Chosen) -> Floats:
         """Compute the matrices for images of any size, shape (n, 3, 5)."""
@@ -193,18 +197,6 @@ class OperationTable:
                 given = np.where(negated, -magnitudes[rows], magnitudes[rows])
                 matrices[rows] = operation.matrices(given, uniforms[rows])
         return matrices
-
-
-def at_sizes(
-    matrices: Floats, whole: NDArray[np.bool_], heights: NDArray[np.int64], widths: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    """Return matrices, (n, 3, 5), for images of these heights and widths, (n,): shape (n, 3, 3)."""
-    offsets = matrices[:, :, 3] * widths[:, None] + matrices[:, :, 4] * heights[:, None]
-    # An offset that floating point puts just below a whole number is that number.
-    np.copyto(offsets, np.trunc(offsets * (1 + 1e-9)), where=whole[:, None])
-    made = matrices[:, :, :3].copy()
-    made[:, :, 2] += offsets
-    return made.astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -239,27 +231,11 @@ class BinnedTable(OperationTable):
         magnitudes = [operation.spaced(operation.first, operation.last, num_bins) for operation in operations]
         rows = np.repeat(np.arange(len(operations)), 2 * num_bins)
         keys = Chosen(rows, np.repeat(np.concatenate(magnitudes), 2), np.arange(len(rows)) % 2 == 1)
-        self._of_keys, self._whole_keys = self._matrices(keys), self._whole.take(rows)
-        # All matrices for the width and height that were asked for last: batches of one size are what there is mostly.
-        self._last: tuple[tuple[int, int] | None, NDArray[np.float32]] = None, np.empty((0, 3, 3), np.float32)
+        self._of_keys = super()._matrices(keys)
 
-    def parameters(self, choice: Chosen, *, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Look up the numbers of each sample; see `OperationTable.parameters`."""
+    def _matrices(self, choice: Chosen) -> Floats:
         keys = (choice.operations * self.num_bins + choice.magnitudes) * 2 + choice.negated
-        if len(keys) and (heights == heights[0]).all() and (widths == widths[0]).all():
-            matrices = self._all_at(int(heights[0]), int(widths[0])).take(keys, axis=0)
-        else:
-            matrices = at_sizes(self._of_keys.take(keys, axis=0), self._whole_keys.take(keys), heights, widths)
-        return {"group": self._groups.take(choice.operations), "matrix": matrices}
-
-    def _all_at(self, height: int, width: int) -> NDArray[np.float32]:
-        """Return the matrices of all keys for images of one size, shape (keys, 3, 3)."""
-        last, matrices = self._last
-        if last != (height, width):
-            heights, widths = (np.full(len(self._of_keys), side) for side in (height, width))
-            matrices = at_sizes(self._of_keys, self._whole_keys, heights, widths)
-            self._last = (height, width), matrices
-        return matrices
+        return self._of_keys.take(keys, axis=0)
 
 
 # A warp maps a destination's coordinates to its source's. The corner of the picture is the origin: the centre

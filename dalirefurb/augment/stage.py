@@ -176,7 +176,8 @@ class Stage(CheckedFields, metaclass=TakesNumbers):
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Transform HWC uint8 images to HWC uint8 images, as DALI operators on the images' device.
 
-        Every node of `parameters` must be used: DALI knows no input that no operator has.
+        It is called where DALI's conditionals are enabled. Every node of `parameters` must be used: DALI knows no input
+        that no operator has.
 
         Args:
             images: HWC uint8 images, on "cpu" or "gpu".

@@ -121,7 +121,6 @@ class AugMix(OperationLayer):
         return calls
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Blend images with what each chain makes of them; call it where conditionals are enabled."""
         from nvidia.dali import fn, types
 
         from dalirefurb.augment.policies.operation_graph import beside

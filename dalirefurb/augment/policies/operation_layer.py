@@ -57,7 +57,6 @@ class OperationLayer(WarpingStage):
         return _parameters_of(self.places)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Choose, then make the operations' numbers; see `Stage.draw`."""
         count, each = len(uniforms), math.prod(self.places)
         if self.places:
             heights, widths = np.repeat(heights, each), np.repeat(widths, each)
@@ -65,7 +64,6 @@ class OperationLayer(WarpingStage):
         return {name: values.reshape(count, *self.places, *values.shape[1:]) for name, values in made.items()}
 
     def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:
-        """Return what warps have drawn, one place after the other; see `Stage.matrices`."""
         return chained(self.steps(parameters, heights, widths), len(heights))
 
     def steps(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> list[Maps]:
@@ -92,7 +90,6 @@ class OperationLayer(WarpingStage):
         return KernelCall(kernels, matrix_and_fill(self.fill, place), choose)
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Apply each sample's operations, one after the other; call it where conditionals are enabled."""
         for place in np.ndindex(self.places):
             images = self._apply_one(images, parameters, place)
         return images

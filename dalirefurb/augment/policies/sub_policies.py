@@ -216,7 +216,6 @@ class SecondOperation(PolicyLayer):
 
     @property
     def joint_outcomes(self) -> NDArray[np.float64]:
-        """See `Stage.joint_outcomes`."""
         halves = self.policy_table
         return self.spread(self.spread(halves.joint, halves.first.outcomes).T, halves.second.outcomes).T
 

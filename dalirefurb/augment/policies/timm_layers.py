@@ -228,7 +228,6 @@ class _TimmPolicyLayer(TimmLayer, PolicyLayer):
     num_uniforms = 5  # sub-policy, what becomes of its operation, the magnitude's noise (two), the operation's own
 
     def vary(self, choice: Chosen, uniforms: Floats) -> Chosen:
-        """Vary magnitudes; see `PolicyLayer.vary`."""
         magnitudes = self.noise.draw(np.asarray(choice.magnitudes, np.float64), uniforms[:, :2])
         return choice._replace(magnitudes=magnitudes, uniforms=uniforms[:, 2])
 

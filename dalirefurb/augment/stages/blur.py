@@ -60,7 +60,6 @@ class GaussianBlur(Stage):
 
     @property
     def random(self) -> bool:
-        """Whether the standard deviation varies."""
         return self.sigmas[0] != self.sigmas[1]
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:

@@ -106,7 +106,6 @@ class _Choosing(Stage):
         return None if steps is None else chained(steps, len(heights))
 
     def steps(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> list[Maps] | None:
-        """Return those of each stage of each branch, for the images that take that branch."""
         made: list[Maps] = []
         for place, branch in enumerate(self.branches):
             taken = (parameters[self.CHOSEN] == place)[:, None, None]
@@ -122,7 +121,6 @@ class _Choosing(Stage):
         return {name: parameters[f"{stage.name}.{name}"] for name in stage.parameters}
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Apply each sample's branch; call it where conditionals are enabled."""
         return self._apply_from(0, images, parameters, parameters[self.CHOSEN])
 
     def _apply_from(self, first: int, images: Node, parameters: Mapping[str, Node], chosen: Node) -> Node:
@@ -230,7 +228,6 @@ class RandomChoice(_Choosing):
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
-        """Those of each choice."""
         return np.concatenate(
             [share * joint(branch) for share, branch in zip(self._shares, self.branches, strict=True)]
         )

@@ -75,7 +75,6 @@ class ColorJitter(Stage):
 
     @property
     def random(self) -> bool:
-        """Whether a factor varies, or the order does."""
         return len(self.changing) > 1 or bool(np.ptp(self.ranges, axis=1).any())
 
     @property
@@ -121,7 +120,6 @@ class ColorJitter(Stage):
         return [at(place) for place in range(len(kernels))]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Apply the operations in each sample's order; call it where conditionals are enabled."""
         from dalirefurb.augment.policies.operation_graph import BRANCHES, choose
 
         jitters = (BRANCHES[Group.BRIGHTNESS], BRANCHES[Group.CONTRAST], BRANCHES[Group.COLOR], _turn_hue)
@@ -189,7 +187,6 @@ class RandomGrayscale(Stage):
         return [KernelCall(["color.grayscale"], choose=where_drawn("grey"))]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Make the samples drawn grey; call it where conditionals are enabled."""
         from dalirefurb.augment.policies.operation_graph import grey_picture
 
         grey = parameters["grey"]

@@ -125,7 +125,6 @@ class RandomCrop(SizedStage):
         return [KernelCall([kernel], write, code=Code.CROP)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Cut the window, and what is added around the image."""
         from nvidia.dali import fn
 
         if self.relative:

@@ -31,7 +31,6 @@ class _OfFunction(Stage):
         return None if self.size is None else sides_of(self.size)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return all but the function."""
         values = super().fingerprint()
         del values["function"]
         return values
@@ -83,7 +82,6 @@ class OnCPU(_OfFunction):
         return {"uniforms": Parameter("float64", (self.num_uniforms,))} if self.num_uniforms else {}
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Hand the uniforms on; see `Stage.draw`."""
         return {"uniforms": uniforms} if self.num_uniforms else {}
 
     @property

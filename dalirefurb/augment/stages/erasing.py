@@ -79,7 +79,6 @@ class PaintedWindows(Stage):
         return [at(place) for place in range(self.windows)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Paint over the windows; call it where conditionals are enabled."""
         from nvidia.dali import fn, types
 
         for place in range(self.windows):

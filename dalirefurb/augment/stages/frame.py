@@ -101,7 +101,6 @@ class _Framed(SizedStage):
         return [KernelCall([f"frame.{name}"], write, most=most)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Resize, then cut the frame out of what is there and the fill around it."""
         from nvidia.dali import fn
 
         resized = fn.resize(images, size=parameters["size"], interp_type=resize_type(self.interpolation, parameters))
@@ -138,7 +137,6 @@ class Letterbox(_Framed):
 
     @property
     def num_uniforms(self) -> int:  # type: ignore[override]
-        """Two if the place is drawn."""
         return 2 * (self.place == "random")
 
     def __post_init__(self) -> None:

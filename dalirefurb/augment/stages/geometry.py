@@ -56,7 +56,6 @@ class RandomRotation(Warp):
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
-        """One if there is one angle."""
         return _outcomes(self.degrees)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
@@ -111,7 +110,6 @@ class RandomAffine(Warp):
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
-        """One if there is one map."""
         return _outcomes(*self._ranges, (0.0, max(self.translate or (0.0, 0.0))))
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
@@ -189,7 +187,6 @@ class RandomPerspective(Warp):
         return [KernelCall(kernels, write, where_drawn("warped"))]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        """Warp the samples drawn; call it where conditionals are enabled."""
         warped = parameters["warped"]
         if warped:  # noqa: SIM108 - DALI traces statements
             made = self.warp(images, parameters["matrix"])

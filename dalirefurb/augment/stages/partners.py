@@ -90,12 +90,10 @@ class Mosaic(PartnerStage, SizedStage):
 
     @property
     def partners(self) -> int:  # type: ignore[override]
-        """All images but the own one."""
         return self.images - 1
 
     @property
     def num_uniforms(self) -> int:  # type: ignore[override]
-        """Two for the point, and one for each partner."""
         return 2 + self.partners
 
     @property

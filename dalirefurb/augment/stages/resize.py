@@ -94,7 +94,6 @@ class RandomResizedCrop(SizedStage):
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        """The window, and the interpolation if it is drawn."""
         return {**WINDOW, **INTERPOLATION} if self.interpolation == "random" else WINDOW
 
     def __post_init__(self) -> None:
@@ -178,7 +177,6 @@ class Resize(Stage):
 
     @property
     def num_uniforms(self) -> int:  # type: ignore[override]
-        """One if the interpolation is drawn."""
         return int(self.interpolation == "random")
 
     @property
@@ -188,7 +186,6 @@ class Resize(Stage):
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
-        """One for each interpolation."""
         return np.full(len(RANDOM), 1 / len(RANDOM)) if self.random else np.ones(1)
 
     def __post_init__(self) -> None:
@@ -199,7 +196,6 @@ class Resize(Stage):
 
     @property
     def fixed_size(self) -> tuple[int, int] | None:
-        """Height and width where both are given."""
         return None if isinstance(self.size, int) else self.size
 
     def output_sizes(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Sizes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -121,20 +121,13 @@ class _Choosing(Stage):
         return {name: parameters[f"{stage.name}.{name}"] for name in stage.parameters}
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
-        return self._apply_from(0, images, parameters, parameters[self.CHOSEN])
+        from dalirefurb.augment.policies.operation_graph import choose
 
-    def _apply_from(self, first: int, images: Node, parameters: Mapping[str, Node], chosen: Node) -> Node:
-        """Apply the branches from one on to the samples that did not take an earlier one."""
-        if first == len(self.branches) - 1:
-            return self._apply_branch(first, images, parameters)
-        if chosen == first:
-            made = self._apply_branch(first, images, parameters)
-        else:
-            made = self._apply_from(first + 1, images, parameters, chosen)
-        return made
+        branches = {place: partial(self._apply_branch, branch) for place, branch in enumerate(self.branches)}
+        return choose(branches, parameters[self.CHOSEN], images, parameters)
 
-    def _apply_branch(self, branch: int, images: Node, parameters: Mapping[str, Node]) -> Node:
-        for stage in self.branches[branch]:
+    def _apply_branch(self, branch: tuple[Stage, ...], images: Node, parameters: Mapping[str, Node]) -> Node:
+        for stage in branch:
             images = stage.apply(images, self._own(stage, parameters))
         return images
 

@@ -189,6 +189,8 @@ def evaluate(
     )
     if raw:
         require(resize is None, "resize", "None with raw=True, where arrays stay as they are", resize, "leave it out")
+        wanted = "left out with raw=True, where arrays stay as they are"
+        require(interpolation == "bilinear", "interpolation", wanted, interpolation, "leave it out")
         return Recipe([], output, 0 if split is None else split)
     if resize is None:
         # Where a random resized crop trains on images of two sides, it does not keep the aspect ratio either.

@@ -14,20 +14,21 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.augment.stages.custom import KernelStage
 from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
-from dalirefurb.engine.backends import FinalKernels
+from dalirefurb.engine.backends import FinalGraph, FinalKernels
 from dalirefurb.engine.cuda_final import CudaFinal
 from dalirefurb.engine.cuda_partial import CudaPartial, check_own
 from dalirefurb.engine.cuda_queue import CudaDevice, CudaQueue
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.kernel_choice import Devices, Kernels, begun_on_gpu, done_by, left_to_dali
 from dalirefurb.engine.prefetch import Depths
+from dalirefurb.engine.volumes import FinalVolumes, VolumeRunner
 from dalirefurb.image_batch import Images
 from dalirefurb.kernels.buffers import OutputBuffers, PlainLevels
 from dalirefurb.kernels.lower import steps_of
+from dalirefurb.store import DeviceStore
 from dalirefurb.system.threads import Background
 
 if TYPE_CHECKING:
-    from dalirefurb.engine.volumes import FinalVolumes, VolumeRunner
     from dalirefurb.kernels.pipelines import DecodePipelines
     from dalirefurb.kernels.runner import KernelRunner
     from dalirefurb.kernels.thread_pool import KernelThreadPool
@@ -100,13 +101,7 @@ class BackendFactory:
     def build_finals(
         self, views: Sequence[Recipe], builders: Sequence[InputBuilder], *, slice_rows: int
     ) -> list[FinalKernels]:
-        """Return kernels of the final parts of several views, each with the builder of its inputs.
-
-        Args:
-            views: The recipes.
-            builders: Builders of their inputs.
-            slice_rows: Number of rows of a batch whose samples are of one shard.
-        """
+        """Return kernels of the final parts of several views, each with the builder of its inputs."""
         from dalirefurb.kernels.program import KernelProgram
         from dalirefurb.kernels.thread_pool import KernelThreadPool
 
@@ -123,27 +118,21 @@ class BackendFactory:
         return made
 
     def build_volumes(self, builder: InputBuilder, *, masked: bool) -> tuple[VolumeRunner, FinalVolumes]:
-        """Return what carries out the parts of a recipe for volumes, given the builder of its inputs.
-
-        Args:
-            builder: The builder.
-            masked: Whether there are labels of voxels.
-        """
-        from dalirefurb.engine.volumes import FinalVolumes, VolumeRunner
-
+        """Return what carries out both parts of a recipe for volumes, which may have labels of voxels."""
         recipe = self._recipe
         pool = Background(self._num_threads, name="dalirefurb-volumes")
         self._pools.append(pool)
         final = FinalVolumes(recipe, builder, pool, masked=masked, most_groups=self._depths.groups_made)
         return VolumeRunner(recipe.partial, pool), final
 
-    def build_final(self, view: Recipe) -> PipelineRunner:
-        """Return copies of the pipeline of a final part, of a view of the same partial images."""
-        return self._replicas(replace(self._graph("final"), recipe=view))
+    def build_final(self, view: Recipe, builder: InputBuilder, store: DeviceStore | None) -> FinalGraph | CudaFinal:
+        """Return what does the final part of a view apart: kernels of a GPU, or DALI's pipelines.
 
-    def build_cuda(self, view: Recipe, builder: InputBuilder) -> CudaFinal:
-        """Return the kernels of such a final part on a GPU, with the builder of their inputs."""
-        return CudaFinal(builder, self._cuda_queue(view.final, view.output))
+        For these groups are laid out on the device of a store, if one is given.
+        """
+        if self._gpu is not None:
+            return CudaFinal(builder, self._cuda_queue(view.final, view.output))
+        return FinalGraph(builder, self._replicas(replace(self._graph("final"), recipe=view)), store)
 
     def _cuda_partial(self, count: int | None) -> CudaPartial:
         """Return the kernels of the partial part on a GPU, behind `count` copies of the pipeline that decodes."""
@@ -166,9 +155,10 @@ class BackendFactory:
         self._checked |= own
         return CudaQueue(CudaProgram(steps, output, split=0 if output else len(steps)), self._gpu)
 
-    def build_rest(self) -> PipelineRunner:
+    def build_rest(self, builder: InputBuilder) -> FinalGraph:
         """Return DALI's operators from the first stage on that has no kernel, where kernels are chosen."""
-        return self._replicas(replace(self._graph("final"), recipe=self._recipe.at(self._done)))
+        graph = replace(self._graph("final"), recipe=self._recipe.at(self._done))
+        return FinalGraph(builder, self._replicas(graph), None)
 
     @property
     def leaves_rest(self) -> bool:

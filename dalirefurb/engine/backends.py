@@ -314,32 +314,6 @@ class FinalKernels:
         self._begun.clear()
 
 
-class FinalViews:
-    """Several final parts of the same partial images, in the place of one.
-
-    Args:
-        parts: What does each of them.
-    """
-
-    def __init__(self, parts: Sequence[Any]) -> None:
-        self._parts = parts
-        self.goes_on = all(part.goes_on for part in parts)
-
-    def submit(self, cache_plan: CachePlan, feeds: Any = None) -> None:
-        """Have each begin with a group."""
-        for part in self._parts:
-            part.submit(cache_plan, feeds)
-
-    def collect(self) -> tuple[Any, ...]:
-        """Return what each has made of the oldest group."""
-        return tuple(part.collect() for part in self._parts)
-
-    def restart(self) -> None:
-        """Forget all groups in flight."""
-        for part in self._parts:
-            part.restart()
-
-
 @dataclass(frozen=True)
 class FinalFeed:
     """What the final part of some rows is fed, where somebody else's graph does it.

@@ -12,24 +12,13 @@ from typing import Any
 import torch
 
 from dalirefurb import rng
-from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import views
 from dalirefurb.engine.backend_factory import BackendFactory
-from dalirefurb.engine.backends import (
-    BothPartsBackend,
-    ComputeBackend,
-    FinalFeeds,
-    FinalGraph,
-    FinalViews,
-    PartialBackend,
-    View,
-    WholeBackend,
-)
+from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, FinalFeeds, PartialBackend, View, WholeBackend
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.compute_now import ComputeNow
 from dalirefurb.engine.configuration import Configuration, traced
-from dalirefurb.engine.cuda_final import CudaFinal
 from dalirefurb.engine.cuda_queue import CudaDevice
 from dalirefurb.engine.diagnosis import Facts
 from dalirefurb.engine.engine import Engine
@@ -42,6 +31,7 @@ from dalirefurb.engine.preparer import Preparer
 from dalirefurb.engine.rank import ALONE, Rank, present
 from dalirefurb.engine.stats import Tally
 from dalirefurb.engine.target_maker import TargetMaker
+from dalirefurb.engine.volumes import probed_sizes
 from dalirefurb.errors import ConfigurationError, LoaderError, shortened
 from dalirefurb.image_batch import Images
 from dalirefurb.planning.assistant import Assistant
@@ -238,8 +228,6 @@ def assemble(
     probes: PartialSizes | None = None
     sample_bytes: int | None = None
     if recipe.volumes:
-        from dalirefurb.engine.volumes import probed_sizes
-
         if isinstance(store, DeviceStore):
             raise ConfigurationError("a DeviceStore is for images, got a recipe for volumes: pass a MemoryStore")
         order = rng.permutation(len(source), planner.seed, "size probes")
@@ -276,35 +264,26 @@ def assemble(
         gpu=cuda,
     )
 
-    def finishing(view: Recipe, builder: InputBuilder) -> FinalGraph | CudaFinal:
-        if cuda is not None:
-            return factory.build_cuda(view, builder)
-        return FinalGraph(builder, factory.build_final(view), device_store)
-
     backend: ComputeBackend
-    final_graph: Finishing | None = None
+    finals: Sequence[Finishing] = ()
+    together = configuration.finished_together
     if recipe.volumes:
-        runner, final_graph = factory.build_volumes(input_builder, masked=len(source.volumes) > 1)
-        backend = PartialBackend(input_builder, runner, Images.of, recipe.partial)
-    elif partial_served:
-        backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
-        final_graph = FinalFeeds(builders, most_groups=depths.groups_made)
-    elif configuration.finished_together:
-        backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
-        if kernels == "numba":
-            parts: list[Any] = [*factory.build_finals(recipes, builders, slice_rows=configuration.slice_rows)]
-        else:
-            parts = list(map(finishing, recipes, builders))
-        final_graph = FinalViews(parts) if configuration.views else parts[0]
-    elif not apart:
+        runner, final = factory.build_volumes(input_builder, masked=len(source.volumes) > 1)
+        backend, finals = PartialBackend(input_builder, runner, Images.of, recipe.partial), [final]
+    elif not (apart or together):
         backend = WholeBackend(input_builder, factory.build("whole"), leaves_rest=factory.leaves_rest)
-    elif kernels == "numba" and done_by_kernels(recipe) >= recipe.split:
+    elif kernels == "numba" and not (partial_served or together) and done_by_kernels(recipe) >= recipe.split:
         backend = BothPartsBackend(input_builder, factory.build_both(), leaves_rest=factory.leaves_rest)
     else:
         backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
-        final_graph = finishing(recipe, input_builder)
-    if final_graph is None and factory.leaves_rest:
-        final_graph = FinalGraph(input_builder, factory.build_rest(), None)
+        if partial_served:
+            finals = [FinalFeeds(builders, most_groups=depths.groups_made)]
+        elif kernels == "numba" and together:
+            finals = factory.build_finals(recipes, builders, slice_rows=configuration.slice_rows)
+        else:
+            finals = [factory.build_final(*each, device_store) for each in zip(recipes, builders, strict=True)]
+    if not finals and factory.leaves_rest:
+        finals = [factory.build_rest(input_builder)]
     targets: TargetMaker | None = None
     if source.annotations is not None:
         targets = TargetMaker(
@@ -332,8 +311,8 @@ def assemble(
     finisher = Finisher(
         recipes=recipes,
         cache=cache,
-        final_graph=final_graph,
-        in_flight=depths.look_ahead if final_graph is not None and final_graph.goes_on else 1,
+        finals=finals,
+        in_flight=depths.look_ahead if finals and all(each.goes_on for each in finals) else 1,
         batches_per_group=depths.batches_per_group,
         pin_memory=configuration.pin_memory and devices.final == "cpu",
         tally=tally,

@@ -22,7 +22,7 @@ from torch.utils.dlpack import from_dlpack
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.dali import GraphError
-from dalirefurb.engine.backends import FinalFeed, FinalFeeds, FinalGraph, FinalKernels, FinalViews, names
+from dalirefurb.engine.backends import FinalFeed, FinalFeeds, FinalGraph, FinalKernels, names
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
@@ -34,7 +34,7 @@ from dalirefurb.engine.target_maker import BatchTargets
 from dalirefurb.engine.volumes import FinalVolumes, VolumeBatch
 from dalirefurb.errors import LoaderError
 
-Finishing = FinalGraph | FinalKernels | FinalFeeds | FinalViews | FinalVolumes | CudaFinal
+Finishing = FinalGraph | FinalKernels | FinalFeeds | FinalVolumes | CudaFinal
 """What does the final part where it is apart from the partial one, or what says what another's graph of it is fed."""
 
 _DLPACK_CUDA = 2
@@ -81,7 +81,7 @@ class Finisher:
     Attributes:
         recipes: Recipes that say what the model receives, of each view one.
         cache: Cache client, which commits to the store.
-        final_graph: What does the final part; None where images are final already.
+        finals: What does the final part, of each view one; empty where images are final already.
         in_flight: Number of groups that are begun, finished ones included, before the training loop takes them.
         batches_per_group: Number of batches in a group that counts once for `in_flight`; a group of n times as many
             batches counts n times.
@@ -91,7 +91,7 @@ class Finisher:
 
     recipes: tuple[Recipe, ...]
     cache: CacheClient
-    final_graph: Finishing | None
+    finals: Sequence[Finishing]
     in_flight: int
     batches_per_group: int
     pin_memory: bool
@@ -117,8 +117,8 @@ class Finisher:
                 self._finish(running, batches)
         finally:
             self.abandon((*running, *prepared.close()))
-            if self.final_graph is not None:
-                self.final_graph.restart()
+            for final in self.finals:
+                final.restart()
 
     def _fill(
         self, prepared: ClosableQueue[Prepared], running: deque[Prepared], batches: ClosableQueue[Served]
@@ -143,10 +143,10 @@ class Finisher:
         return sum(-(-len(each.cache_plan.group.plans) // self.batches_per_group) for each in running)
 
     def _submit(self, prepared: Prepared) -> None:
-        if self.final_graph is not None:
-            began = time.perf_counter()
-            self.final_graph.submit(prepared.cache_plan, prepared.images)
-            self.tally.add(preparing_s=time.perf_counter() - began)
+        began = time.perf_counter()
+        for final in self.finals:
+            final.submit(prepared.cache_plan, prepared.images)
+        self.tally.add(preparing_s=time.perf_counter() - began)
 
     def _finish(self, running: deque[Prepared], batches: ClosableQueue[Served]) -> None:
         """Hand the oldest group over, then bring the store to where the plan wants it."""
@@ -184,21 +184,22 @@ class Finisher:
     def _collect(self, prepared: Prepared) -> Any:
         """Wait for a group's images, as the training loop wants them; see `Served`."""
         try:
-            images = prepared.images if self.final_graph is None else self.final_graph.collect()
-            if isinstance(images, (FinalFeed, VolumeBatch)):
-                return images
-            views = [
-                each if isinstance(each, torch.Tensor) else _as_torch(each.as_tensor())
-                for each in (images if isinstance(images, tuple) else [images])
-            ]
+            made: list[Any] = [final.collect() for final in self.finals] or [prepared.images]
+            if isinstance(made[0], (FinalFeed, VolumeBatch)):
+                return made[0]
+            views = [each if isinstance(each, torch.Tensor) else _as_torch(each.as_tensor()) for each in made]
         except (GraphError, RuntimeError) as error:
             reason = error.reason if isinstance(error, GraphError) else str(error)
             raise failed_in_graph(prepared.cache_plan, reason) from error.__cause__ or error
         tensors = tuple(map(self._tensor, views, self.recipes))
-        return tensors if isinstance(images, tuple) else tensors[0]
+        return tensors if len(tensors) > 1 else tensors[0]
 
-    def _check(self, images: torch.Tensor, recipe: Recipe) -> None:
-        """Refuse what a stage made of another size than it declares."""
+    def _tensor(self, images: torch.Tensor, recipe: Recipe) -> torch.Tensor:
+        """Return a group's images as the training loop wants them: a view, or a copy in pinned memory.
+
+        Raises:
+            LoaderError: If a stage made another size than it declares.
+        """
         output = recipe.output
         sides = images.shape[1:3] if output.channels_last else images.shape[2:]
         if sides != output.sides:
@@ -207,15 +208,11 @@ class Finisher:
                 f"{' x '.join(map(str, sides))}; one of the stages ({names(recipe.stages)}) "
                 f"makes another size than it declares"
             )
-
-    def _tensor(self, images: torch.Tensor, recipe: Recipe) -> torch.Tensor:
-        """Return a group's images as the training loop wants them: a view, or a copy in pinned memory."""
-        self._check(images, recipe)
         # NumPy and DALI have no bfloat16: bits of it, or float32, come. On a GPU the stream that reads it makes it: see
         # `BatchTensors`.
-        if recipe.output.dtype == "bfloat16" and not images.is_cuda:
+        if output.dtype == "bfloat16" and not images.is_cuda:
             images = images.view(torch.bfloat16) if images.dtype == torch.uint16 else images.to(torch.bfloat16)
-        if recipe.output.channels_last:
+        if output.channels_last:
             images = images.permute(0, 3, 1, 2)
         return images.pin_memory() if self.pin_memory else images
 

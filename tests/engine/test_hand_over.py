@@ -55,7 +55,7 @@ def test_on_a_gpu_bfloat16_is_made_where_a_batch_is_taken(monkeypatch: pytest.Mo
     thread = Finisher(
         recipes=(recipe,),
         cache=None,  # type: ignore[arg-type]
-        final_graph=None,
+        finals=(),
         in_flight=1,
         batches_per_group=1,
         pin_memory=False,

@@ -33,6 +33,7 @@ from dalirefurb.engine import backend_factory
 from dalirefurb.engine.backend_factory import BackendFactory
 from dalirefurb.engine.configuration import Configuration
 from dalirefurb.engine.finisher import Finisher
+from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.kernel_choice import Devices
 from dalirefurb.engine.preparer import Prepared
 from dalirefurb.planning import Frozen
@@ -175,7 +176,7 @@ def test_the_devices_decide_how_many_copies_of_each_part_are_built(monkeypatch: 
     depths = Prefetch(num_threads=8).depths(Standard(64, batch_size=8), devices=("cpu", "gpu"), apart=True)
     factory = BackendFactory(simple(32), "dali", Devices("cpu", "gpu"), max_rows=8, depths=depths)
     factory.build("partial")
-    factory.build_final(simple(32))
+    factory.build_final(simple(32), InputBuilder(simple(32), seed=0, entering=None), None)
     assert made == {"partial": (8, 1), "final": (2, 4)}
 
 

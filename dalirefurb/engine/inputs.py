@@ -32,8 +32,6 @@ class InputBuilder:
         self._recipe = recipe
         self._seed = seed
         self.partial_size = recipe.partial_size(None if entering is None else entering[:2])
-        # Heights and widths where all are alike: most batches have as many rows as the one before.
-        self._same = np.empty(0, np.int64), np.empty(0, np.int64)
 
     @cached_property
     def final_names(self) -> list[str]:
@@ -65,12 +63,9 @@ class InputBuilder:
     def final(
         self, plan: BatchPlan, images: Sequence[NDArray[np.uint8]], shown: NDArray[np.int64] | None = None
     ) -> dict[str, Feed]:
-        """Lay out what the final graph needs to serve a batch.
+        """Lay out what the final graph needs to serve a batch, of whose B images these are the partial ones.
 
-        Args:
-            plan: Plan of the batch.
-            images: Partial images of the batch, B of them.
-            shown: Indices of the samples that the images show, int64 of shape (B,); by default the plan's samples.
+        They show the samples of these indices, int64 of shape (B,); by default the plan's samples.
         """
         sizes = Images.of(images).places.sizes if self.partial_size is None else None
         return {"partial": images, **self.final_parameters(plan, plan.indices if shown is None else shown, sizes)}
@@ -85,13 +80,15 @@ class InputBuilder:
     ) -> dict[str, Feed]:
         """Draw the final part's parameters for all B rows of a batch; beside them "index" is `shown`.
 
-        Args:
-            plan: Plan of the batch.
-            shown: Indices of the samples that the partial images show, int64 of shape (B,).
-            sizes: Heights and widths of the partial images in pixels, int64 of shape (B, 2); not looked at where all
-                have one size.
+        Partial images show samples of these indices, (B,). Their heights and widths in pixels, int64 of shape (B, 2),
+        are not looked at where all have one size.
         """
-        heights, widths = self._sides(len(plan.indices), sizes)
+        count = len(plan.indices)
+        if self.partial_size is not None:
+            heights, widths = (np.full(count, side) for side in self.partial_size)
+        else:
+            assert sizes is not None
+            heights, widths = sizes.T
         drawn, _, _ = draw(
             self._recipe.final,
             seed=self._seed,
@@ -103,15 +100,3 @@ class InputBuilder:
             shown=shown,
         )
         return {"index": shown, **as_inputs(drawn)}
-
-    def _sides(self, count: int, varying: NDArray[np.int64] | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return heights and widths of `count` partial images, each (n,)."""
-        if self.partial_size is None:
-            assert varying is not None
-            return varying[:, 0], varying[:, 1]
-        if count != len(self._same[0]):
-            height, width = self.partial_size
-            self._same = np.full(count, height), np.full(count, width)
-            for sides in self._same:
-                sides.flags.writeable = False
-        return self._same

@@ -223,7 +223,10 @@ def assemble(
     recipes = (recipe, *configuration.views)
     for each in recipes:
         compile_kernels(kernels, each, devices, final=not partial_served)
-    builders = [InputBuilder(each, seed=planner.seed, entering=source.image_shape) for each in recipes]
+    num_samples = len(source.labels)  # Of views with versions of their own there are more.
+    builders = [
+        InputBuilder(each, seed=planner.seed, entering=source.image_shape, num_samples=num_samples) for each in recipes
+    ]
     input_builder = builders[0]
     probes: PartialSizes | None = None
     sample_bytes: int | None = None

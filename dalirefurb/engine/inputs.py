@@ -23,14 +23,18 @@ class InputBuilder:
         recipe: Recipe for which parameters are drawn.
         seed: Seed of the planner, by which parameters are drawn.
         entering: Shape (height, width, 3) of the source's images, None where it varies.
+        num_samples: Number of samples, where their further views have numbers of their own; None: they have none.
 
     Attributes:
         partial_size: Height and width of partial images, None where they vary.
     """
 
-    def __init__(self, recipe: Recipe, *, seed: int, entering: tuple[int, int, int] | None) -> None:
+    def __init__(
+        self, recipe: Recipe, *, seed: int, entering: tuple[int, int, int] | None, num_samples: int | None = None
+    ) -> None:
         self._recipe = recipe
         self._seed = seed
+        self._num_samples = num_samples
         self.partial_size = recipe.partial_size(None if entering is None else entering[:2])
 
     @cached_property
@@ -57,7 +61,7 @@ class InputBuilder:
             shown=samples.indices,
         )
         entering = np.stack((samples.heights, samples.widths), axis=1)
-        beside = {"sizes": entering, "index": samples.indices}
+        beside = {"sizes": entering, "index": self._told(samples.indices)}
         return {"sample": samples.data, **beside, **as_inputs(drawn)}, np.stack(sides, axis=1)
 
     def final(
@@ -99,4 +103,8 @@ class InputBuilder:
             versions=plan.version,
             shown=shown,
         )
-        return {"index": shown, **as_inputs(drawn)}
+        return {"index": self._told(shown), **as_inputs(drawn)}
+
+    def _told(self, shown: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples that errors name, (n,), for what images show."""
+        return shown if self._num_samples is None else shown % self._num_samples

@@ -137,6 +137,34 @@ def test_what_it_raises_is_raised_in_the_loop_with_stage_and_sample(split: int, 
     assert isinstance(raised.value.__cause__, KeyError)
 
 
+@pytest.mark.parametrize("split", [0, 1])
+def test_what_it_raises_of_a_further_view_is_told_by_the_samples_number(split: int) -> None:
+    """Inside of the loader such a view is a sample of its own, with a number that the source does not know."""
+    bad, keys = 5, list[list[int]]()
+
+    def picky(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+        if rng.bit_generator.state["state"]["key"].tolist() in keys:
+            raise KeyError("no such colour")
+        return image
+
+    stage = HostStage(picky, "picky")
+    drawn, _, _ = draw(
+        (stage,),
+        seed=1,
+        indices=np.array([COUNT + bad]),
+        numbers=np.zeros(1, np.int64),
+        heights=np.array([HEIGHT]),
+        widths=np.array([WIDTH]),
+    )
+    keys.append([int(each * 2**53) for each in drawn["picky"]["uniforms"][0]])
+    recipe = Recipe([stage], levels((HEIGHT, WIDTH)), split)
+    with (
+        pytest.raises(LoaderError, match=rf"but of sample {bad}, which source\.name\({bad}\) names"),
+        Loader(Arrays(IMAGES, np.arange(COUNT)), recipe, planner_of(), MemoryStore(), views=2) as loader,
+    ):
+        list(loader)
+
+
 def of_floats(image: NDArray[np.uint8]) -> NDArray[np.float64]:
     return image / 2
 

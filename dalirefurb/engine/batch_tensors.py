@@ -8,16 +8,17 @@ several targets          images, a dictionary for each image, as torchvision's d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from dalirefurb.augment.output import Dtype, Output
-from dalirefurb.checks import require
+from dalirefurb.checks import choice
 from dalirefurb.engine.finisher import Served
 from dalirefurb.engine.loader_view import Batch
 from dalirefurb.engine.target_maker import BatchTargets
@@ -51,8 +52,8 @@ class TargetTensors:
     """
 
     def __init__(self, annotations: Mapping[str, Target], form: TargetForm | None, output: Output) -> None:
-        remedy = "leave it out for torchvision's form"
-        require(form is None or form in get_args(TargetForm), "target_form", '"dicts" or "ultralytics"', form, remedy)
+        if form is not None:
+            choice("target_form", form, TargetForm, "leave it out for torchvision's form")
         self._alone: str | None = None
         if form is None and len(annotations) == 1:
             ((name, target),) = annotations.items()
@@ -64,12 +65,13 @@ class TargetTensors:
         height, width = output.sides
         self._sides = torch.tensor([width, height], dtype=torch.float32)
         if form == "ultralytics":
-            classes = isinstance(annotations.get("labels"), Objects)
-            if len(boxes) != 1 or not classes:
+            classes = annotations.get("labels")
+            numbers = isinstance(classes, Objects) and math.prod(classes.rows.values.shape[1:]) == 1
+            if len(boxes) != 1 or not numbers:
                 raise ConfigurationError(
-                    f'target_form="ultralytics" needs one target of boxes, and the classes of objects under the name '
-                    f'"labels", got {", ".join(annotations)}: pass Annotated(..., {{"boxes": Boxes(boxes), "labels": '
-                    f"Objects(classes)}})"
+                    f'target_form="ultralytics" needs one target of boxes, and the class of each object, a number, '
+                    f'under the name "labels", got {", ".join(annotations)}: pass Annotated(..., {{"boxes": '
+                    f'Boxes(boxes), "labels": Objects(classes)}})'
                 )
             if masks := [name for name, target in annotations.items() if isinstance(target, InstanceMasks)]:
                 raise ConfigurationError(

@@ -392,6 +392,10 @@ def test_what_targets_cannot_go_through_is_refused_by_name(tmp_path: Path) -> No
         Loader(source._source, recipe, planner, target_form="dicts")
     with pytest.raises(ConfigurationError, match=r'needs one target of boxes.*under the name "labels"'):
         Loader(masked(tmp_path), recipe, planner, target_form="ultralytics")
+    shares = Objects([np.zeros((len(boxes_of(number)), 3)) for number in range(COUNT)])
+    several = Annotated(source._source, {**source.annotations, "labels": shares})
+    with pytest.raises(ConfigurationError, match=r"the class of each object, a number"):
+        Loader(several, recipe, planner, target_form="ultralytics")
     named = Annotated(source._source, {"index": Objects([[]] * COUNT)})
     with pytest.raises(ConfigurationError, match=r"other names than index"):
         Loader(named, recipe, planner)

@@ -301,6 +301,18 @@ def test_an_assistants_state_that_is_damaged_is_refused_and_changes_nothing(
             loader.load_state_dict(without(state, "assistant"))
 
 
+def test_an_assistant_stays_where_it_is_where_the_bad_samples_of_a_state_are_damaged(source: ImageFolder) -> None:
+    with loader_of(source, "assisted", on_bad_sample="replace") as loader:
+        batches = batches_of(loader, TECHNIQUES["assisted"][1])
+        next(batches)
+        earlier = loader.state_dict()
+        next(batches)
+        state = loader.state_dict()
+        with pytest.raises(StateMismatchError, match="bad_samples of a state must be triples"):
+            loader.load_state_dict({**earlier, "bad_samples": [3]})
+        assert loader.state_dict() == state
+
+
 OTHER_VALUES: list[Any] = [
     *(None, True, False, -1, 2**31, 2**63, 2**64, 10**400, 1.5, float("nan"), float("inf"), "", "x", "\u00e9", b"AAAA"),
     *([], [None], {}, {"x": 1}, {1: 2, "x": None}, (), np.float32(0.5), np.arange(3), np.array(1), torch.ones(2)),

@@ -72,10 +72,10 @@ def restored(
         remedy = "build the loader as it was when the state was saved"
         if any(key.partition(".")[0] == "source" for key in keys):
             remedy += ", with the same samples and labels in the same order"
-        if any(key.endswith("version") for key in keys):
+        if any(key.endswith("version") or key.startswith("versions.") for key in keys):
             remedy += (
-                "; where a version differs, another version of dalirefurb or of DALI has saved it: load it with that "
-                "one, or go on from the beginning of an epoch by set_epoch"
+                "; where a version differs, another version of dalirefurb, of DALI or of Pillow has saved it: load it "
+                "with that one, or go on from the beginning of an epoch by set_epoch"
             )
         raise StateMismatchError(
             keys, f"the state belongs to another configuration; these differ: {', '.join(keys)}; {remedy}"

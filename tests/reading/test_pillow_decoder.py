@@ -231,7 +231,7 @@ def test_a_state_belongs_to_a_version_of_pillow(tmp_path: Path) -> None:
             other["fingerprint"]["versions"] |= versions
             if versions["pillow"] is None:
                 del other["fingerprint"]["versions"]["pillow"]
-            with pytest.raises(StateMismatchError) as caught:
+            with pytest.raises(StateMismatchError, match="of DALI or of Pillow has saved it") as caught:
                 loader.load_state_dict(other)
             assert caught.value.keys == ("versions.pillow",)
 

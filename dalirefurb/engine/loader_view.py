@@ -178,7 +178,7 @@ class LoaderView(Mappable, metaclass=Explained):
         """Whether the loader's batches have a third part, the samples' indices."""
         return bool(self.loader.with_indices)
 
-    def dali_iterator(self) -> NoReturn:
+    def dali_iterator(self, *_: object, **__: object) -> NoReturn:
         """Refuse, since it would serve the loader's own batches."""
         raise LoaderError(
             "a DALI iterator serves a loader's own batches, not a view's: call view.loader.dali_iterator()"

@@ -96,7 +96,7 @@ def test_views_are_made_of_views() -> None:
             assert torch.equal(batch["index"], index)
             assert batch["more"] == 1
         with pytest.raises(LoaderError, match=r"not a view's: call view.loader.dali_iterator\(\)"):
-            halves.dali_iterator()
+            halves.dali_iterator(["data", "label"], auto_reset=True)
 
 
 # CudaPrefetch, on a machine that has no GPU: what it does, in order.

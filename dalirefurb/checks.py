@@ -106,15 +106,9 @@ def rank_of(rank: object, world_size: object) -> tuple[int, int]:
 def number(name: str, value: Any, limits: str, within: Callable[[float], bool], remedy: str) -> float:
     """Return a real argument as a plain float; bools do not pass.
 
-    Args:
-        name: Name of the argument.
-        value: Value of the argument.
-        limits: The words for what `within` tells, such as "in 0..1".
-        within: Whether a number is allowed.
-        remedy: What to pass.
-
     Raises:
-        ConfigurationError: If `value` is not a number, or not an allowed one.
+        ConfigurationError: If `value` is not a number, or not one that is `within` limits, of which these are the
+            words, such as "in 0..1".
     """
     given = plain(value)
     holds = isinstance(given, Real) and not isinstance(given, bool) and within(given)  # type: ignore[arg-type]
@@ -125,15 +119,9 @@ def number(name: str, value: Any, limits: str, within: Callable[[float], bool], 
 def interval(name: str, value: object, wanted: str, within: Callable[[float, float], bool], remedy: str) -> Interval:
     """Return two real numbers, a low and a high one, as plain floats; bools do not pass.
 
-    Args:
-        name: Name of the argument.
-        value: Value of the argument.
-        wanted: The words for what `within` tells, such as "two numbers with 0 < low <= high".
-        within: Whether a low and a high number are allowed.
-        remedy: What to pass.
-
     Raises:
-        ConfigurationError: If `value` is not two numbers, or not allowed ones.
+        ConfigurationError: If `value` is not two numbers, or not such as are `wanted`, such as "two numbers with
+            0 < low <= high".
     """
     given = plain(value)
     pair: Any = given if isinstance(given, tuple) and len(given) == 2 else (None, None)

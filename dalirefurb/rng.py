@@ -66,14 +66,7 @@ def uniforms(
 def uniforms_for(
     seed: int, counts: Mapping[str, int], indices: NDArray[np.int64], numbers: NDArray[np.int64]
 ) -> dict[str, NDArray[np.float64]]:
-    """Draw for several purposes in one go: `uniforms` of each, by its purpose.
-
-    Args:
-        seed: As of `uniforms`, and so are `indices` and `numbers`.
-        counts: How many per row each purpose needs.
-        indices: Shape (n,).
-        numbers: Shape (n,).
-    """
+    """Draw for several purposes in one go, as many as each needs per row: `uniforms` of each, by its purpose."""
     index_keys, number_keys, purposes, counters = _keys(seed, tuple(counts.items()))
     values = mix(index_keys, number_keys, purposes, counters, indices, numbers)
     ends = accumulate(counts.values())

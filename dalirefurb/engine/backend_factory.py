@@ -268,12 +268,7 @@ class BackendFactory:
 
 
 class KernelsThenGraph:
-    """Kernels make images, and a graph goes on with them: a `PipelineRunner`.
-
-    Args:
-        kernels: Runner of the first stages.
-        graph: Runner of the others, whose samples are images.
-    """
+    """Kernels make images, and a graph, whose samples these are, goes on with them: a `PipelineRunner`."""
 
     def __init__(self, kernels: KernelRunner, graph: PipelineRunner) -> None:
         self._kernels = kernels

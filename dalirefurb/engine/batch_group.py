@@ -62,12 +62,7 @@ class BatchGroup:
 def planned(
     planner: Planner, start: Position, plan: Callable[[int, int], BatchPlan] | None = None
 ) -> Iterator[tuple[Position, BatchPlan]]:
-    """Yield plans from `start` on, epoch after epoch, without end.
-
-    Args:
-        planner: Planner of the batches.
-        start: Position of the first batch.
-        plan: Function that plans the next batch, given its epoch and number; by default the planner's own.
+    """Yield plans from `start` on, epoch after epoch, without end: the planner's own, or another function's.
 
     Raises:
         LoaderError: An epoch has no batch.

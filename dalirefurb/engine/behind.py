@@ -15,17 +15,10 @@ from dalirefurb.source import Source
 def behind(
     source: Source, recipes: tuple[Recipe, ...], kernels: Kernels, devices: Devices, bad_samples: BadSamplePolicy
 ) -> tuple[Recipe, ...]:
-    """Return what is left to do of recipes, which make the same of the source's images as of those that were kept.
-
-    Args:
-        source: Source of the images; if its `prefix` is empty, all is left.
-        recipes: The recipes, whose partial parts are alike.
-        kernels: Name of what computes.
-        devices: Devices where the parts run.
-        bad_samples: What happens to samples that cannot be used.
+    """Return what is left to do of recipes with alike partial parts, where the source has a `prefix`; else the recipes.
 
     Raises:
-        ConfigurationError: If something else would be made.
+        ConfigurationError: If something else would be made than of the images as they were.
     """
     prefix, most = source.prefix, BadSamplePolicy().max_pixels
     if not prefix:

@@ -186,15 +186,9 @@ def assemble(
     prefetch: Prefetch,
     substitutes: Substitutes | None,
 ) -> Engine:
-    """Put together what carries out a planner's batches.
+    """Put together what carries out the batches of the configuration's planner, or of a rank's part of it.
 
-    Args:
-        configuration: Configuration of the loader.
-        store: Store of the loader; None: nothing is cached.
-        planner: Planner of the configuration, or of a rank's part of its batches.
-        prefetch: What the user has chosen of threads, of batches on their way, and of memory; fewer batches are on
-            their way where memory is short.
-        substitutes: Substitutes for bad samples; None: these raise an error.
+    Where memory is short, fewer of them are on their way than the configuration would have.
 
     Raises:
         ConfigurationError: If the parts do not fit together.

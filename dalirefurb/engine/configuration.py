@@ -111,14 +111,8 @@ class Configuration:
     """What a loader is made of; for the attributes see `Loader`.
 
     Attributes:
-        source: Source of the samples and labels.
-        recipe: Recipe that says what is done to the samples.
         planner: Planner of the batches of all ranks.
         stored: Whether there is a store, where partial images wait for reuse.
-        devices: Devices where the two parts run.
-        kernels: Name of what computes.
-        bad_samples: What happens to samples that cannot be used.
-        pin_memory: Whether what is made on the CPU is put into pinned memory.
         serves: Images that are served: "final" ones, or "partial" ones with all that the final part needs.
         views: Recipes with the same partial part, whose final part is done, too.
         given: All recipes as they were given, where the source has done their first stages; see `behind`.
@@ -203,13 +197,9 @@ class Configuration:
         )
 
     def apart(self, planner: Planner, *, stored: bool) -> bool:
-        """Tell whether the parts are apart, so that partial images can be seen; if only reading is partial, never.
+        """Tell whether the parts of a rank's rows are apart, so that partial images can be seen; with split 0, never.
 
         The store looks at them, an Assistant, the check of what a user's stage makes, and whoever finishes them.
-
-        Args:
-            planner: Planner of the batches, or of a rank's part of them.
-            stored: Whether there is a store.
         """
         custom = any(isinstance(stage, Custom) for stage in self.recipe.partial)
         kept = stored and planner.peak_slots > 0

@@ -81,11 +81,6 @@ class Cursor:
 class EpochPass(Iterator[Any]):
     """One epoch, or what is left of it.
 
-    Args:
-        cursor: Cursor of the loader.
-        serve: Function that serves the next batch.
-        epoch: Number of the epoch.
-
     Attributes:
         epoch: Number of the epoch; None once the pass can serve nothing more.
         failed: Whether it has raised an error, or an interrupt, where its next batch was asked for last.

@@ -41,13 +41,8 @@ def choose_kernels(kernels: Kernels | None, recipe: Recipe, devices: Devices, *,
     """Fill in what is None: Numba, if it is installed, both parts run on the CPU and the first stages have kernels.
 
     Or CUDA, if CuPy is installed, the final part runs on a GPU and all of its stages have kernels. Which stages run by
-    which on the CPU, see `done_by_kernels`, depends neither on the split nor on whether there is a store.
-
-    Args:
-        kernels: Name of what computes; None: whatever can.
-        recipe: Recipe whose stages are computed.
-        devices: Devices of the parts.
-        final: Whether the final part is computed here, too; else DALI's operators do it elsewhere.
+    which on the CPU, see `done_by_kernels`, depends neither on the split nor on whether there is a store. If the final
+    part is not computed here, DALI's operators do it elsewhere.
 
     Raises:
         ConfigurationError: If they cannot be had.
@@ -84,13 +79,7 @@ def done_by_kernels(recipe: Recipe) -> int:
 
 
 def dali_goes_on(kernels: Kernels, recipe: Recipe, *, final: bool) -> str | None:
-    """Name the stage where Numba's kernels end and DALI goes on; None: all is done by one of them.
-
-    Args:
-        kernels: Name of what computes.
-        recipe: Recipe of what is computed.
-        final: Whether the final part is done, too.
-    """
+    """Name the stage where Numba's kernels end and DALI goes on, in both parts or the partial one; None: nowhere."""
     stages = recipe.stages if final else recipe.partial
     done = done_by_kernels(recipe)
     return stages[done].name if kernels == "numba" and done < len(stages) else None

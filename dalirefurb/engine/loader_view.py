@@ -36,10 +36,7 @@ _REFUSED = {
 
 
 def refuse_caller(frame: FrameType) -> None:
-    """Refuse a function that asks about a loader, if it would lose the loader's place.
-
-    Args:
-        frame: Frame of the function.
+    """Refuse a function, by its frame, that asks about a loader, if it would lose the loader's place.
 
     Raises:
         ConfigurationError: If it is one of those.
@@ -137,11 +134,7 @@ class Mappable(ABC):
 
 
 class EpochSampler:
-    """Stands for a loader's planner where a sampler is looked for, whose `set_epoch` many training loops call.
-
-    Args:
-        loader: Loader whose epoch is set.
-    """
+    """Stands for a loader's planner where a sampler is looked for, whose `set_epoch` many training loops call."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

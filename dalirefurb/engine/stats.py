@@ -229,13 +229,7 @@ class Course:
         self._following = self._watched = None
 
     def hand(self, position: Position, following: Position, **counts: int) -> None:
-        """Count the batch that was asked for and is handed out now.
-
-        Args:
-            position: Position of the batch.
-            following: Position of the next batch.
-            counts: Further counts, by their names in `Stats`.
-        """
+        """Count the batch that was asked for and is handed out now, with further counts, by their names in `Stats`."""
         if self._first_epoch is None and self._epoch not in (None, position.epoch):
             ended = self._tally.stats()
             self._first_epoch = ended - self._marks[0]

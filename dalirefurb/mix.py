@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from dalirefurb.calls import TakesNumbers, Words
-from dalirefurb.checks import integer, number, require
+from dalirefurb.checks import CheckedFields, integer, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import BETA_DRAWS, beta, uniforms
 
@@ -27,7 +27,7 @@ _DRAWS = 3 + BETA_DRAWS
 
 
 @dataclass(frozen=True)
-class Mix(metaclass=TakesNumbers):
+class Mix(CheckedFields, metaclass=TakesNumbers):
     """MixUp, CutMix, or either at random, of batches.
 
         mix = Mix(num_classes=1000, mixup=0.2, cutmix=1.0, label_smoothing=0.1)
@@ -59,11 +59,11 @@ class Mix(metaclass=TakesNumbers):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        integer("num_classes", self.num_classes, 1, None, "pass the number of classes")
-        integer("seed", self.seed, None, None, "any integer will do")
+        self._integer("num_classes", 1, None, "pass the number of classes")
+        self._integer("seed", None, None, "any integer will do")
         for name in ("mixup", "cutmix"):
-            _check(name, getattr(self, name), "from 0 on", math.inf, "it is the papers' alpha, 0 for never")
-        _check("label_smoothing", self.label_smoothing, "in 0..1", 1, "it is a share of the target")
+            self._number(name, "from 0 on", lambda alpha: 0 <= alpha < math.inf, "it is the papers' alpha, 0 for never")
+        self._share("label_smoothing", "it is a share of the target")
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor, *, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Mix a batch. What is given is not changed; without alphas the images are returned as they are.
@@ -128,10 +128,6 @@ class Mix(metaclass=TakesNumbers):
                 + ("leave samples without a class out" if least < 0 else "pass a larger num_classes")
             )
         return torch.nn.functional.one_hot(labels, self.num_classes).float()
-
-
-def _check(name: str, value: object, limits: str, most: float, remedy: str) -> None:
-    number(name, value, limits, lambda given: 0 <= given <= most and given < math.inf, remedy)
 
 
 def _check_tensors(images: torch.Tensor, labels: torch.Tensor) -> None:

@@ -102,8 +102,27 @@ class PartialSource(metaclass=Explained):
     ) -> None:
         remedy = "pass such as [recipe.view(2)]; a Loader takes a number, too"
         require(isinstance(views, (list, tuple)), "views", "a list of recipes", views, remedy)
+        # What is of another kind is refused by the loader.
         if dali_labels and isinstance(source, Source):
             check_dali_labels(source.labels)
+        if isinstance(recipe, Recipe) and recipe.caches_encoded:
+            raise ConfigurationError(
+                "split 0 caches files, of which there are no partial images: use a split of 1 or more"
+            )
+        if isinstance(planner, Planner) and planner.feedback_lag is not None:
+            raise ConfigurationError(
+                "AutoAssist chooses batches by the losses of earlier ones, but DALI's pipelines take batches ahead: "
+                "pass it to a Loader"
+            )
+        if isinstance(store, DeviceStore):
+            raise ConfigurationError(
+                "partial images are given on the host, but a DeviceStore has them on a GPU: pass MemoryStore()"
+            )
+        if pad_last_batch and isinstance(planner, Planner) and planner.may_be_short:
+            raise ConfigurationError(
+                "pad_last_batch=True fills up an epoch's last batch alone, but any batch of Evaluate can be smaller: "
+                "pass Evaluate(..., pad=True) and with_indices=True, or leave it out"
+            )
         self._loader = _PartialLoader(
             source,
             recipe,
@@ -123,12 +142,6 @@ class PartialSource(metaclass=Explained):
         self._pads = pad_last_batch
         self._begun = self._has_pipeline = False
         self._epoch: Iterator[Any] | None = None
-        if pad_last_batch and planner.may_be_short:
-            self.close()
-            raise ConfigurationError(
-                "pad_last_batch=True fills up an epoch's last batch alone, but any batch of Evaluate can be smaller: "
-                "pass Evaluate(..., pad=True) and with_indices=True, or leave it out"
-            )
 
     def __call__(self) -> Fed:
         """Return the next batch.
@@ -241,7 +254,7 @@ class PartialSource(metaclass=Explained):
         """
         epoch = epoch_of(epoch, "epochs are counted from 0")
         batch = integer("batch", batch, 0, len(self), "count those of this epoch")
-        return self._loader.state_at(Position(epoch + batch // len(self), batch % len(self)))
+        return self._loader._state_at(Position(epoch + batch // len(self), batch % len(self)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where `state` was taken: what the first pipeline takes of it begins there.
@@ -281,31 +294,6 @@ class _PartialLoader(Loader):
 
     _serves: ClassVar[Literal["partial", "final"]] = "partial"
 
-    def __init__(
-        self,
-        source: Source,
-        recipe: Recipe,
-        planner: Planner,
-        store: Store | None,
-        *,
-        views: Sequence[Recipe],
-        **settings: Any,
-    ) -> None:
-        if isinstance(recipe, Recipe) and recipe.caches_encoded:
-            raise ConfigurationError(
-                "split 0 caches files, of which there are no partial images: use a split of 1 or more"
-            )
-        if isinstance(planner, Planner) and planner.feedback_lag is not None:
-            raise ConfigurationError(
-                "AutoAssist chooses batches by the losses of earlier ones, but DALI's pipelines take batches ahead: "
-                "pass it to a Loader"
-            )
-        if isinstance(store, DeviceStore):
-            raise ConfigurationError(
-                "partial images are given on the host, but a DeviceStore has them on a GPU: pass MemoryStore()"
-            )
-        super().__init__(source, recipe, planner, store, views=views, **settings)
-
     @property
     def num_threads(self) -> int:
         """CPU threads of the pipelines."""
@@ -316,10 +304,6 @@ class _PartialLoader(Loader):
     def rows_per_epoch(self) -> int:
         """Rows of this rank in an epoch."""
         return self._assembler.part.rows_per_epoch
-
-    def state_at(self, position: Position) -> dict[str, Any]:
-        """Return the state of a training that is to be served what is at a position next."""
-        return self._state_at(position)
 
     def _batch_of(self, served: Served, padding: int) -> Any:
         feed: FinalFeed = served.images

@@ -197,7 +197,7 @@ class PartialSource(metaclass=Explained):
         Further views come after the images.
 
         Args:
-            num_threads: CPU threads of the final part; by default as many as there are cores.
+            num_threads: CPU threads of the final part; by default as many as the partial part has, see `Prefetch`.
             device_id: CUDA device of the final part; None: it runs on the CPU.
             options: Further arguments of DALI's `Pipeline`.
 
@@ -206,6 +206,10 @@ class PartialSource(metaclass=Explained):
         """
         remedy = "make a new PartialSource for a new one, and load the state of this one"
         require(not self._has_pipeline, "pipeline()", "called once", "a second call", remedy)
+        threads = self._loader.num_threads
+        if num_threads is not None:
+            remedy = "leave it out for as many as the partial part has"
+            threads = integer("num_threads", num_threads, 1, None, remedy)
         self._has_pipeline = True
 
         def graph() -> tuple[Node, ...]:
@@ -214,7 +218,6 @@ class PartialSource(metaclass=Explained):
             made = self.final_graph(images if device_id is None else images.gpu(), others[known:])
             return *(made if len(self._recipes) > 1 else [made]), *others[:known]
 
-        threads = num_threads or self._loader.num_threads
         options = {"batch_size": self.batch_size, "enable_conditionals": True} | options
         return pipeline_def(graph)(num_threads=threads, device_id=device_id, **options)
 

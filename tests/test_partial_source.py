@@ -427,6 +427,8 @@ def test_views_have_the_recipes_partial_part(source: ImageFolder) -> None:
 
 def test_a_source_has_one_pipeline(source: ImageFolder) -> None:
     with PartialSource(source, RECIPE, refurbish(), MemoryStore()) as samples:
+        with pytest.raises(ConfigurationError, match="num_threads must be an int of at least 1, got 0: leave it out"):
+            samples.pipeline(num_threads=0)
         samples.pipeline()
         with pytest.raises(
             ConfigurationError, match=r"pipeline\(\) must be called once, got 'a second call': make a new"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,20 +19,6 @@ from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.image_batch import Images, Places
 from dalirefurb.store.device.memory import within
 from dalirefurb.store.device.store import DeviceLease
-
-
-class _Group(NamedTuple):
-    """A group on its way.
-
-    Attributes:
-        images: Final images, which are there once `wait` returns.
-        wait: Function that waits for them.
-        read: What is read until then.
-    """
-
-    images: torch.Tensor
-    wait: Callable[[], None]
-    read: object
 
 
 class CudaFinal:
@@ -49,7 +34,8 @@ class CudaFinal:
     def __init__(self, input_builder: InputBuilder, queue: CudaQueue) -> None:
         self._input_builder = input_builder
         self._queue, self._memory = queue, queue.memory
-        self._groups: deque[_Group] = deque()
+        # Final images of each group on its way, what waits for them, and what is read until then.
+        self._groups: deque[tuple[torch.Tensor, Callable[[], None], list[object]]] = deque()
 
     def submit(self, cache_plan: CachePlan, feeds: object = None) -> None:
         """Queue all that finishes a group whose partial images are known."""
@@ -65,7 +51,7 @@ class CudaFinal:
                 targets = results.data_ptr() + results[:1].nbytes * np.arange(count)
                 images = Images.at(Places(addresses, sizes))
                 work = self._queue.program.work({}, pinned=images, final=parameters, targets=targets)
-                self._groups.append(_Group(results, self._queue.add(work, addresses, brought), read))
+                self._groups.append((results, self._queue.add(work, addresses, brought), read))
         except BaseException:
             # Nobody collects this group, but its images may be read still.
             self._memory.synchronize()
@@ -73,9 +59,9 @@ class CudaFinal:
 
     def collect(self) -> torch.Tensor:
         """Wait for the oldest group; return its final images."""
-        group = self._groups.popleft()
-        group.wait()
-        return group.images
+        images, wait, _read = self._groups.popleft()
+        wait()
+        return images
 
     def restart(self) -> None:
         """Forget all groups in flight, once nothing reads what they were given."""

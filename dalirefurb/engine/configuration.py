@@ -260,7 +260,8 @@ def _check_views(recipe: Recipe, views: tuple[Recipe, ...], *, alike: bool) -> N
     remedy = f"split the recipe where the views part: with recipe = recipe.at({shared}), views=[recipe.view(2)]"
     seen = [recipe]
     for view in views:
-        if view.caches_encoded or not _makes_the_same(recipe.partial, view.partial):
+        same = len(view.partial) == len(recipe.partial) and all(map(makes_alike, recipe.partial, view.partial))
+        if view.caches_encoded or not same:
             raise ConfigurationError(
                 f"views must be recipes whose partial part is that of the recipe, got "
                 f"{' > '.join(each.name for each in view.partial) or 'split 0'}: {remedy}"
@@ -273,13 +274,8 @@ def _check_views(recipe: Recipe, views: tuple[Recipe, ...], *, alike: bool) -> N
         seen.append(view)
 
 
-def _makes_the_same(one: tuple[Stage, ...], other: tuple[Stage, ...]) -> bool:
-    """Tell whether stages make the same of an image: names matter where something is random."""
-    return len(one) == len(other) and all(map(makes_alike, one, other))
-
-
 def makes_alike(one: Stage, other: Stage) -> bool:
-    """Tell whether two stages make the same of an image."""
+    """Tell whether two stages make the same of an image: names matter where something is random."""
     if one == other:
         return True
     return type(one) is type(other) and not one.random and renamed(other, lambda _: one.name) == one

@@ -134,7 +134,8 @@ class Preparer:
         self._submit_some(admitted, running, prepared)
         try:
             reads = self.depths.read_ahead + self.in_flight - len(running)
-            while len(admitted) < self.depths.admitted and _reads(admitted) < reads:
+            # Of groups for which something is read.
+            while len(admitted) < self.depths.admitted and sum(len(each.compute) > 0 for each in admitted) < reads:
                 admitted.append(self._admit(groups))
         except Exception:
             while admitted or running:
@@ -224,11 +225,6 @@ def failed_in_graph(cache_plan: CachePlan, reason: str) -> LoaderError:
 def _unfinished(running: Iterable[_Submitted], admitted: Iterable[CachePlan]) -> list[CachePlan]:
     """List the groups that nobody has taken over yet, in order."""
     return [*(submitted.cache_plan for submitted in running), *admitted]
-
-
-def _reads(admitted: Iterable[CachePlan]) -> int:
-    """Count the groups for which something is read."""
-    return sum(len(cache_plan.compute) > 0 for cache_plan in admitted)
 
 
 def _fill(features: FeatureTable, cache_plan: CachePlan) -> None:

@@ -234,7 +234,7 @@ class PartialSource(metaclass=Explained):
     @property
     def epoch_size(self) -> int:
         """Rows that this rank is served in an epoch, without those of `pad_last_batch`: the `size` of an iterator."""
-        return self._loader.rows_per_epoch
+        return self._loader._rows_per_epoch
 
     @property
     def epoch(self) -> int:
@@ -302,11 +302,6 @@ class _PartialLoader(Loader):
         """CPU threads of the pipelines."""
         depths = self._assembler.depths
         return depths.replicas * depths.threads_each
-
-    @property
-    def rows_per_epoch(self) -> int:
-        """Rows of this rank in an epoch."""
-        return self._assembler.part.rows_per_epoch
 
     def _batch_of(self, served: Served, padding: int) -> Any:
         feed: FinalFeed = served.images

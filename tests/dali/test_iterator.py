@@ -142,6 +142,14 @@ def test_each_rank_has_its_own_size(rank: int) -> None:
         assert len(labels_of(iterator)) == len(iterator) == iterator.size // loader.batch_size == 2
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.filterwarnings("ignore:.*random")
+def test_a_rank_that_evaluates_has_the_size_of_its_part(rank: int) -> None:
+    with load(Evaluate(NUM_SAMPLES, batch_size=BATCH), rank=(rank, 2)) as loader:
+        iterator = loader.dali_iterator()
+        assert iterator.size == sum(map(len, labels_of(iterator))) < NUM_SAMPLES
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -87,9 +87,9 @@ class Engine:
         self.num_batches = len(planner)
         self._preparer: Preparer | None = preparer
         self._finisher: Finisher | None = finisher
-        self._reader = preparer.reader
         self._factory = factory
-        self._targets = preparer.targets
+        targets = preparer.targets
+        self._workers: list[Any] = [preparer.reader, factory, *([] if targets is None else [targets.pool])]
         self._facts = facts
         self._nbytes = nbytes
         self._tally = tally = preparer.tally
@@ -278,10 +278,8 @@ class Engine:
         if os.getpid() == self._owner_pid:
             self._closed = True
             self.halt()
-            self._reader.close()
-            self._factory.close()
-            if self._targets is not None:
-                self._targets.close()
+            for each in self._workers:
+                each.close()
 
     def close(self) -> None:
         """End all threads, and let the graphs go.
@@ -296,10 +294,8 @@ class Engine:
             try:
                 self.stop()
             finally:
-                self._reader.join()
-                self._factory.join()
-                if self._targets is not None:
-                    self._targets.join()
+                for each in self._workers:
+                    each.join()
                 # Whoever keeps a closed loader keeps no images, no graph and no store.
                 self._preparer = self._finisher = None
                 self._batches.close()

@@ -109,6 +109,9 @@ class TargetMaker:
         num_threads: Number of threads that read and warp masks.
         most_batches: Number of batches that are there at the same time, whose masks' memory is used again.
         slice_rows: Number of rows of a batch whose samples are of one shard.
+
+    Attributes:
+        pool: The threads; the engine closes them.
     """
 
     def __init__(
@@ -142,7 +145,7 @@ class TargetMaker:
         masked = [name for name, each in self._targets.items() if isinstance(each, (Masks, InstanceMasks))]
         self._buffers = {name: Buffers(most_batches) for name in masked}
         self._pasted = Buffers(most_batches)
-        self._pool = Background(num_threads, name="dalirefurb-targets")
+        self.pool = Background(num_threads, name="dalirefurb-targets")
         for target in self._targets.values():
             if isinstance(target, Masks):
                 warp_of("uint8", str(target.dtype))  # which is compiled for the first time
@@ -170,14 +173,6 @@ class TargetMaker:
             start += len(plan.indices)
         cache_plan.pasted.set_result(pasted)
         return GroupTargets(batches, jobs, self._reader)
-
-    def close(self) -> None:
-        """Have the threads end. Never waits."""
-        self._pool.close()
-
-    def join(self) -> None:
-        """Wait until the threads have ended; one whose reading hangs is left alone after a second."""
-        self._pool.join()
 
     def _partners(
         self, plan: BatchPlan, shown: NDArray[np.int64]
@@ -268,7 +263,7 @@ class TargetMaker:
             chosen = stage.chosen(numbers[pair], int(made.objects.counts[2 * pair + 1])) & done[pair]
             made.paste(pair, chosen, stage.min_visible, draw, out[pair])
 
-        for job in [self._pool.submit(partial(paste, pair)) for pair in range(len(done))]:
+        for job in [self.pool.submit(partial(paste, pair)) for pair in range(len(done))]:
             job.result()
         return out
 
@@ -301,7 +296,7 @@ class TargetMaker:
                 if uncover is not None and row % 2 == 0:
                     uncover(row // 2, made.values[own])
 
-        return made, [self._pool.submit(partial(draw_some, start)) for start in range(0, len(made), _ROWS)]
+        return made, [self.pool.submit(partial(draw_some, start)) for start in range(0, len(made), _ROWS)]
 
     def _masks(
         self, name: str, target: Masks, shown: NDArray[np.int64], sizes: NDArray[np.int64], places: Geometry
@@ -311,7 +306,7 @@ class TargetMaker:
         made = self._buffers[name].take((count, *self._recipe.output.sides), str(target.dtype))
         rows = [slice(start * parts, (start + _ROWS) * parts) for start in range(0, count, _ROWS)]
         return made, [
-            self._pool.submit(partial(self._warp, target, shown[some], sizes[some], places, some, made))
+            self.pool.submit(partial(self._warp, target, shown[some], sizes[some], places, some, made))
             for some in rows
         ]
 

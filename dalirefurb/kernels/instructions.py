@@ -59,31 +59,6 @@ def stream(builder: Any, value: Any, address: Any) -> None:
     store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
 
 
-@intrinsic
-def stream_line(typing_context: Any, labels: Any, start: Any, backwards: Any, out: Any, place: Any) -> Any:
-    """Write `ALIGNMENT` bytes by `stream`: whole numbers of another type, from `start` on, also backwards."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        given, made = labels.dtype, out.dtype
-        lanes = 8 * ALIGNMENT // made.bitwidth
-        vector, wanted = (ir.VectorType(ir.IntType(each.bitwidth), lanes) for each in (given, made))
-        source, target = (
-            builder.gep(context.make_array(kind)(context, builder, array).data, [at])
-            for kind, array, at in ((labels, arguments[0], arguments[1]), (out, arguments[3], arguments[4]))
-        )
-        values = builder.load(builder.bitcast(source, vector.as_pointer()), align=given.bitwidth // 8)
-        order = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [*range(lanes)][::-1])
-        values = builder.select(arguments[2], builder.shuffle_vector(values, values, order), values)
-        if given.bitwidth < made.bitwidth:
-            values = (builder.sext if given.signed else builder.zext)(values, wanted)
-        elif given.bitwidth > made.bitwidth:
-            values = builder.trunc(values, wanted)
-        stream(builder, values, builder.bitcast(target, wanted.as_pointer()))
-        return context.get_dummy_value()
-
-    return types.void(labels, types.int64, types.boolean, out, types.int64), generate
-
-
 load_pixel = _load(32, types.uint32)
 """Read the four bytes at an offset, the first one lowest: a pixel and the byte after it."""
 

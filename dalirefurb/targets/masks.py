@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.kernels.buffers import ALIGNMENT
-
 KINDS = ("uint8", "uint16", "int32")
 """Types of labels."""
 
@@ -28,9 +26,6 @@ _TOGETHER = 64
 
 _FEW = 16
 """The same, of a run in a served image's row."""
-
-_STREAMED_BYTES = 1 << 18
-"""Bytes of a served image's labels from which on they go past the caches, which cannot hold those of a batch."""
 
 Labels = NDArray[Any]
 """Labels of an image's pixels, (height, width), of one of `KINDS`."""
@@ -137,9 +132,7 @@ def warp_runs(
     (_, xy, _), (yx, _, _), (wx, wy, _) = source_map.tolist()
     if not (xy or yx or wx or wy or len(lines)):
         places, row = np.empty(width + 1, np.int64), np.empty(out.shape[1] + _FEW, dtype)
-        lines_begin = (out.__array_interface__["data"][0] | out.shape[1] * out.itemsize) % ALIGNMENT == 0
-        streamed = lines_begin and out.nbytes >= _STREAMED_BYTES
-        show(*runs, np.ascontiguousarray(source_map), fill, over, streamed, places, row, out)
+        show(*runs, np.ascontiguousarray(source_map), fill, over, places, row, out)
         return
     labels = _SCRATCH.take(height * width + _TOGETHER, dtype)
     first, stop = _rows_seen(source_map, out.shape, height)
@@ -169,27 +162,16 @@ def runs_of(kind: str, made: str) -> tuple[Callable[..., None], Callable[..., No
         return None
     from numba import types
 
-    from dalirefurb.kernels.instructions import stream_line
-    from dalirefurb.kernels.llvm import fence, kept, with_functions
+    from dalirefurb.kernels.llvm import kept
 
     values, lengths = (types.Array(getattr(types, each), 1, "C", readonly=True) for each in (kind, "uint32"))
     labels, shape = getattr(types, kind)[::1], types.UniTuple(types.int64, 2)
     source_map = types.Array(types.float64, 2, "C", readonly=True)
-    options = types.int64, types.boolean, types.boolean
-    served = types.int64[::1], getattr(types, kind)[::1], getattr(types, made)[:, ::1]
-    show = with_functions(_show, "show_runs", _stream=stream_line, _fence=fence)
+    served = types.int64, types.boolean, types.int64[::1], getattr(types, kind)[::1], getattr(types, made)[:, ::1]
     return (
         kept(_expand, types.void(values, lengths, types.int64, types.int64, labels)),
-        kept(show, types.void(values, lengths, shape, source_map, *options, *served)),
+        kept(_show, types.void(values, lengths, shape, source_map, *served)),
     )
-
-
-def _stream(*_: Any) -> None:
-    """Stand for `instructions.stream_line`, see `llvm.with_functions`."""
-
-
-def _fence() -> None:
-    """Stand for `llvm.fence`."""
 
 
 def _expand(values: Any, lengths: Any, first: Any, stop: Any, out: Any) -> None:
@@ -214,7 +196,6 @@ def _show(
     source_map: Any,
     fill: Any,
     over: Any,
-    streamed: Any,
     places: Any,
     labels: Any,
     out: Any,
@@ -222,8 +203,7 @@ def _show(
     """Do what `_warp` does where rows are of rows, and columns of columns, with the mask that has these runs.
 
     The first three are its `Runs`. There is room for the width and one more number in `places`, and for a row of the
-    served image and `_FEW` labels more in `labels`. If they are `streamed` they go past the caches, and rows begin at
-    multiples of `ALIGNMENT` bytes.
+    served image and `_FEW` labels more in `labels`.
     """
     (height, width), (rows, columns) = shape, out.shape
     xx, x0, yy, y0, w0 = source_map[0, 0], source_map[0, 2], source_map[1, 1], source_map[1, 2], source_map[2, 2]
@@ -264,23 +244,13 @@ def _show(
             done, place = reached, place + 1
             if done < stop - first:
                 until += np.int64(lengths[place])
-        latest, shown, x = start, out[y], first
-        if streamed:
-            lanes = ALIGNMENT // out.itemsize
-            while x < stop and x % lanes != 0:
-                shown[x] = labels[stop - 1 - x if backwards else x - first]
-                x += 1
-            while x + lanes <= stop:
-                _stream(labels, stop - lanes - x if backwards else x - first, backwards, shown, x)
-                x += lanes
+        latest, shown = start, out[y]
         if backwards:
-            for rest in range(x, stop):
-                shown[np.uint64(rest)] = labels[np.uint64(stop - 1 - rest)]
+            for x in range(first, stop):
+                shown[np.uint64(x)] = labels[np.uint64(stop - 1 - x)]
         else:
-            for rest in range(x, stop):
-                shown[np.uint64(rest)] = labels[np.uint64(rest - first)]
-    if streamed:
-        _fence()
+            for x in range(first, stop):
+                shown[np.uint64(x)] = labels[np.uint64(x - first)]
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -10,7 +10,7 @@ from numba import types
 from numba.core import cgutils
 
 from dalirefurb.image_batch import ALIGNMENT
-from dalirefurb.kernels.llvm import intrinsic
+from dalirefurb.kernels.llvm import element, intrinsic
 
 _GREY = (9798, 19235, 3735)
 """Weights of red, green and blue, whose sum is 2 ** 15."""
@@ -44,9 +44,8 @@ def _load(bits: int, what: Any) -> Callable[..., Any]:
     @intrinsic
     def load(typing_context: Any, image: Any, offset: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-            address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(bits).as_pointer())
-            return builder.load(address, align=1)
+            address = element(context, builder, signature, arguments, 0, 1)
+            return builder.load(builder.bitcast(address, ir.IntType(bits).as_pointer()), align=1)
 
         return what(image, offset), generate
 
@@ -57,6 +56,20 @@ def stream(builder: Any, value: Any, address: Any) -> None:
     """Write a value past the caches, to a multiple of `ALIGNMENT` bytes; others see it after a `fence`."""
     store = builder.store(value, address, align=ALIGNMENT)
     store.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
+
+
+def picked(builder: Any, one: Any, lanes: Sequence[int], other: Any = None) -> Any:
+    """Return some lanes of a vector, or of two, one behind the other."""
+    order = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), [*lanes])
+    return builder.shuffle_vector(one, one if other is None else other, order)
+
+
+def _limited(builder: Any, numbers: Any) -> Any:
+    """Return levels of 8 bits: the nearest to each of some whole numbers."""
+    for sign, limit in (("<", 0), (">", 255)):
+        limits = ir.Constant(numbers.type, [limit] * numbers.type.count)
+        numbers = builder.select(builder.icmp_signed(sign, numbers, limits), limits, numbers)
+    return builder.trunc(numbers, ir.VectorType(ir.IntType(8), numbers.type.count))
 
 
 load_pixel = _load(32, types.uint32)
@@ -71,8 +84,7 @@ def store_pixel(typing_context: Any, image: Any, offset: Any, pixel: Any) -> Any
     """Write what `load_pixel` reads: four bytes, of which the last belongs to the next pixel."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(32).as_pointer())
+        address = builder.bitcast(element(context, builder, signature, arguments, 0, 1), ir.IntType(32).as_pointer())
         builder.store(arguments[2], address, align=1)
         return context.get_dummy_value()
 
@@ -85,13 +97,10 @@ def store_four(typing_context: Any, image: Any, offset: Any, pixels: Any, first:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         levels = ir.VectorType(ir.IntType(8), 16)
-        target, source = (
-            builder.gep(context.make_array(signature.args[place])(context, builder, arguments[place]).data, [at])
-            for place, at in ((0, arguments[1]), (2, arguments[3]))
-        )
+        target, source = (element(context, builder, signature, arguments, place, place + 1) for place in (0, 2))
         four = builder.load(builder.bitcast(source, levels.as_pointer()), align=4)
         order = [4 * pixel + channel for pixel in range(4) for channel in range(3)] + [3, 7, 11, 15]
-        packed = builder.shuffle_vector(four, four, ir.Constant(ir.VectorType(ir.IntType(32), 16), order))
+        packed = picked(builder, four, order)
         builder.store(packed, builder.bitcast(target, levels.as_pointer()), align=1)
         return context.get_dummy_value()
 
@@ -109,15 +118,13 @@ def weighed_pixels(typing_context: Any, image: Any, offset: Any, weights: Any, c
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         number, pixel = ir.IntType(32), ir.VectorType(ir.IntType(32), 4)
         levels = ir.VectorType(ir.IntType(8), 4)
-        data, weight = (
-            context.make_array(signature.args[place])(context, builder, arguments[place]).data for place in (0, 2)
-        )
+        data, weight = (element(context, builder, signature, arguments, place) for place in (0, 2))
         shift = builder.trunc(arguments[4], number)
         half = builder.lshr(builder.shl(number(1), shift), number(1))
 
         def all_four(value: Any) -> Any:
             first = builder.insert_element(ir.Constant(pixel, ir.Undefined), value, number(0))
-            return builder.shuffle_vector(first, first, ir.Constant(pixel, [0] * 4))
+            return picked(builder, first, [0] * 4)
 
         total = cgutils.alloca_once_value(builder, all_four(half))
         with cgutils.for_range(builder, arguments[3]) as loop:
@@ -126,11 +133,7 @@ def weighed_pixels(typing_context: Any, image: Any, offset: Any, weights: Any, c
             factor = all_four(builder.load(builder.gep(weight, [loop.index])))
             builder.store(builder.add(builder.load(total), builder.mul(source, factor)), total)
         mean = builder.ashr(builder.load(total), all_four(shift))
-        for least, limit in ((True, 0), (False, 255)):
-            limits = ir.Constant(pixel, [limit] * 4)
-            other = builder.icmp_signed("<" if least else ">", mean, limits)
-            mean = builder.select(other, limits, mean)
-        return builder.bitcast(builder.trunc(mean, levels), number)
+        return builder.bitcast(_limited(builder, mean), number)
 
     return types.uint32(image, types.int64, weights, types.int64, types.int64), generate
 
@@ -148,25 +151,20 @@ def weighed_pairs(
         _, offset, _, first, pairs, _, at = arguments
         number, sums = ir.IntType(32), ir.VectorType(ir.IntType(32), 4)
         levels, halves = ir.VectorType(ir.IntType(8), 8), ir.VectorType(ir.IntType(16), 8)
-        data, weight, target = (
-            context.make_array(signature.args[place])(context, builder, arguments[place]).data for place in (0, 2, 5)
-        )
+        data, weight, target = (element(context, builder, signature, arguments, place) for place in (0, 2, 5))
         weight = builder.bitcast(builder.gep(weight, [first]), number.as_pointer())
-
-        def picked(vector: Any, lanes: list[int]) -> Any:
-            return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(number, len(lanes)), lanes))
 
         total = cgutils.alloca_once_value(builder, ir.Constant(sums, [0] * 4))
         with cgutils.for_range(builder, pairs) as loop:
             source = builder.gep(data, [builder.add(offset, builder.mul(loop.index, loop.index.type(6)))])
             pair = builder.load(builder.bitcast(source, levels.as_pointer()), align=1)
-            pair = builder.zext(picked(pair, [0, 3, 1, 4, 2, 5, 6, 7]), halves)
+            pair = builder.zext(picked(builder, pair, [0, 3, 1, 4, 2, 5, 6, 7]), halves)
             both = builder.load(builder.gep(weight, [loop.index]), align=2)
             both = builder.insert_element(ir.Constant(sums, ir.Undefined), both, number(0))
-            both = builder.bitcast(picked(both, [0] * 4), halves)
+            both = builder.bitcast(picked(builder, both, [0] * 4), halves)
             wide = ir.VectorType(number, 8)
             products = builder.mul(builder.sext(pair, wide), builder.sext(both, wide))
-            added = builder.add(picked(products, [0, 2, 4, 6]), picked(products, [1, 3, 5, 7]))
+            added = builder.add(picked(builder, products, [0, 2, 4, 6]), picked(builder, products, [1, 3, 5, 7]))
             builder.store(builder.add(builder.load(total), added), total)
         four = builder.sitofp(builder.load(total), ir.VectorType(ir.FloatType(), 4))
         builder.store(four, builder.bitcast(builder.gep(target, [at]), four.type.as_pointer()), align=4)
@@ -207,9 +205,7 @@ def store_colours(
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, start, _, _, offset, _, at = arguments
         levels, halves, wide = (ir.VectorType(ir.IntType(bits), COLOUR_LANES) for bits in (8, 16, 32))
-        data = [
-            context.make_array(signature.args[place])(context, builder, arguments[place]).data for place in (0, 2, 3, 5)
-        ]
+        data = [element(context, builder, signature, arguments, place) for place in (0, 2, 3, 5)]
 
         def loaded(data: Any, place: Any) -> Any:
             address = builder.bitcast(builder.gep(data, [place]), levels.as_pointer())
@@ -227,22 +223,16 @@ def store_colours(
             total = parts[0]
             for part in parts[1:]:
                 total = builder.add(total, part)
-            for least, limit in ((True, 0), (False, 255)):
-                other = builder.icmp_signed("<" if least else ">", total, number(limit))
-                total = builder.select(other, number(limit), total)
-            return builder.trunc(total, levels)
-
-        def picked(one: Any, other: Any, lanes: list[int]) -> Any:
-            return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes))
+            return _limited(builder, total)
 
         y = loaded(data[0], start)
         b, r = (builder.sub(loaded(each, offset), number(128)) for each in data[1:3])
         # Processors have an instruction for two products of 16 bits and their sum.
         lanes = range(COLOUR_LANES)
-        pairs = picked(b, r, [channel * COLOUR_LANES + lane for lane in lanes for channel in range(2)])
+        pairs = picked(builder, b, [channel * COLOUR_LANES + lane for lane in lanes for channel in range(2)], r)
         twice = ir.VectorType(ir.IntType(32), 2 * COLOUR_LANES)
         products = builder.mul(builder.sext(pairs, twice), ir.Constant(twice, [-22554, 18734] * COLOUR_LANES))
-        both = builder.add(*(picked(products, products, [2 * lane + each for lane in lanes]) for each in range(2)))
+        both = builder.add(*(picked(builder, products, [2 * lane + each for lane in lanes]) for each in range(2)))
         both = builder.ashr(builder.add(both, number(1 << 15, wide)), number(16, wide))
         both = builder.sub(builder.trunc(both, halves), r)
         colours = (
@@ -251,10 +241,10 @@ def store_colours(
             level(y, builder.shl(b, number(1)), rounded(b, -14942)),
         )
 
-        two = picked(colours[0], colours[1], list(range(2 * COLOUR_LANES)))
-        third = picked(colours[2], colours[2], list(range(2 * COLOUR_LANES)))
+        two = picked(builder, colours[0], range(2 * COLOUR_LANES), colours[1])
+        third = picked(builder, colours[2], range(2 * COLOUR_LANES))
         order = [channel * COLOUR_LANES + pixel for pixel in range(COLOUR_LANES) for channel in range(3)]
-        pixels = picked(two, third, order)
+        pixels = picked(builder, two, order, third)
         builder.store(pixels, builder.bitcast(builder.gep(data[3], [at]), pixels.type.as_pointer()), align=1)
         return context.get_dummy_value()
 
@@ -266,10 +256,7 @@ def copy(typing_context: Any, source: Any, start: Any, count: Any, target: Any, 
     """Copy `count` bytes of an array, from `start` on, to another array, from `at` on, which must not overlap."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        one, other = (
-            builder.gep(context.make_array(signature.args[place])(context, builder, arguments[place]).data, [offset])
-            for place, offset in ((0, arguments[1]), (3, arguments[4]))
-        )
+        one, other = (element(context, builder, signature, arguments, *places) for places in ((0, 1), (3, 4)))
         cgutils.raw_memcpy(builder, other, one, arguments[2], itemsize=1)
         return context.get_dummy_value()
 
@@ -284,9 +271,9 @@ def prefetch(typing_context: Any, image: Any, offset: Any) -> Any:
         pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
         function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         to_read, all_caches, data_not_code = ir.Constant(flag, 0), ir.Constant(flag, 3), ir.Constant(flag, 1)
-        builder.call(function, [builder.gep(data, [arguments[1]]), to_read, all_caches, data_not_code])
+        address = element(context, builder, signature, arguments, 0, 1)
+        builder.call(function, [address, to_read, all_caches, data_not_code])
         return context.get_dummy_value()
 
     return types.void(image, offset), generate
@@ -297,9 +284,8 @@ def touch(typing_context: Any, image: Any, offset: Any) -> Any:
     """Read the byte at an offset, so that its cache line is there: processors leave out many a `prefetch`."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         # An ordinary load whose value nobody takes would be optimised away.
-        builder.load_atomic(builder.gep(data, [arguments[1]]), "monotonic", 1)
+        builder.load_atomic(element(context, builder, signature, arguments, 0, 1), "monotonic", 1)
         return context.get_dummy_value()
 
     return types.void(image, offset), generate

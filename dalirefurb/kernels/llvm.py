@@ -145,6 +145,15 @@ def _say_once() -> None:
         sys.stderr.write(f"{message}\n")
 
 
+def element(context: Any, builder: Any, signature: Any, arguments: Any, array: int, number: int | None = None) -> Any:
+    """Return the address of an element of an array, for what generates instructions.
+
+    Which argument is the array, and which is the element's number, say `array` and `number`; None: it is the first one.
+    """
+    data = context.make_array(signature.args[array])(context, builder, arguments[array]).data
+    return data if number is None else builder.gep(data, [arguments[number]])
+
+
 @intrinsic
 def fused(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
     """Return a * b + c of float32 numbers, rounded once, as OpenCV does where the processor can."""
@@ -179,8 +188,8 @@ def _atomic(operation: str) -> Callable[..., Any]:
     @intrinsic
     def change(typing_context: Any, numbers: Any, number: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-            return builder.atomic_rmw(operation, data, arguments[1], "seq_cst")
+            first = element(context, builder, signature, arguments, 0)
+            return builder.atomic_rmw(operation, first, arguments[1], "seq_cst")
 
         return types.int64(numbers, types.int64), generate
 

@@ -12,8 +12,8 @@ from numba import types
 
 from dalirefurb.augment.output import Output
 from dalirefurb.kernels.buffers import PlainLevels
-from dalirefurb.kernels.instructions import grey, prefetch, stream
-from dalirefurb.kernels.llvm import c_function, compiled, intrinsic, memory, source_digest, with_functions
+from dalirefurb.kernels.instructions import grey, picked, prefetch, stream
+from dalirefurb.kernels.llvm import c_function, compiled, element, intrinsic, memory, source_digest, with_functions
 from dalirefurb.kernels.record import WORK
 
 LANES = 16
@@ -129,19 +129,16 @@ def _tile(
     """Normalise `LANES` pixels, which begin at byte `at`, and write them from pixel `place` on: as a few vectors."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        image, at, mirrored, mean, scale, channels_last, pixels, streamed, out, place = arguments
-        data, target = (
-            context.make_array(kind)(context, builder, array).data
-            for kind, array in ((signature.args[0], image), (signature.args[8], out))
-        )
+        _, at, mirrored, mean, scale, channels_last, pixels, streamed, _, place = arguments
+        data, target = (element(context, builder, signature, arguments, place) for place in (0, 8))
         address = builder.bitcast(builder.gep(data, [at]), ir.VectorType(ir.IntType(8), 3 * LANES).as_pointer())
         levels = builder.load(address, align=1)
         backwards = [3 * (LANES - 1 - pixel) + channel for pixel in range(LANES) for channel in range(3)]
-        levels = builder.select(mirrored, _picked(builder, levels, backwards), levels)
+        levels = builder.select(mirrored, picked(builder, levels, backwards), levels)
 
         def write(lanes: list[int], place: Any) -> None:
             channels = [lane % 3 for lane in lanes]
-            numbers = builder.uitofp(builder.zext(_picked(builder, levels, lanes), ir.VectorType(_INT, LANES)), _FLOATS)
+            numbers = builder.uitofp(builder.zext(picked(builder, levels, lanes), ir.VectorType(_INT, LANES)), _FLOATS)
             numbers = builder.fsub(numbers, _spread(builder, mean, channels))
             numbers = builder.fmul(numbers, _spread(builder, scale, channels))
             address = builder.bitcast(builder.gep(target, [place]), _FLOATS.as_pointer())
@@ -170,17 +167,12 @@ def _tile(
     return signature, generate
 
 
-def _picked(builder: Any, vector: Any, lanes: list[int]) -> Any:
-    """Return some lanes of a vector."""
-    return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(_INT, len(lanes)), lanes))
-
-
 def _spread(builder: Any, values: Any, channels: list[int]) -> Any:
     """Return a vector of what the channel of each lane has among three values."""
     vector = ir.Constant(_FLOATS, ir.Undefined)
     for channel in range(3):
         vector = builder.insert_element(vector, builder.extract_value(values, channel), ir.Constant(_INT, channel))
-    return _picked(builder, vector, channels)
+    return picked(builder, vector, channels)
 
 
 def grey_floats(work: Any, image: Any, view: Any, target: Any, coming: Any) -> None:

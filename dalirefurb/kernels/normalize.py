@@ -12,7 +12,7 @@ from numba import types
 
 from dalirefurb.augment.output import Output
 from dalirefurb.kernels.buffers import PlainLevels
-from dalirefurb.kernels.instructions import grey, picked, prefetch, stream
+from dalirefurb.kernels.instructions import copy, grey, picked, prefetch, stream
 from dalirefurb.kernels.llvm import c_function, compiled, element, intrinsic, memory, source_digest, with_functions
 from dalirefurb.kernels.record import WORK
 
@@ -219,9 +219,7 @@ def half_pixels(work: Any, image: Any, view: Any, target: Any, coming: Any) -> N
 
 def plain_levels(work: Any, image: Any, view: Any, target: Any, coming: Any) -> None:
     """Copy all of an image; for the arguments see `half_planes`."""
-    out = memory(target, (image.size,), np.uint8)
-    for i in range(image.size):
-        out[i] = image[i]
+    copy(image, 0, image.size, memory(target, (image.size,), np.uint8), 0)
 
 
 OUTPUTS: dict[str, Callable[..., None]] = {

@@ -9,6 +9,7 @@ import numpy as np
 from numba import types
 
 from dalirefurb.augment.kernel_call import UNTOUCHED, Code
+from dalirefurb.kernels.instructions import copy
 from dalirefurb.kernels.llvm import c_function, call, compiled, fence, fetch_add, memory, source_digest
 from dalirefurb.kernels.record import CRAMPED, DONE, UNKNOWN, WIDTH, WORK
 
@@ -44,9 +45,7 @@ def _shown(work: Any, chosen: Any, sizes: Any, row: Any, first: Any) -> Any:
 
 @compiled
 def _copy(image: Any, nbytes: Any, out: Any) -> None:
-    source, target = memory(image, (nbytes,), np.uint8), memory(out, (nbytes,), np.uint8)
-    for i in range(nbytes):
-        target[i] = source[i]
+    copy(memory(image, (nbytes,), np.uint8), 0, nbytes, memory(out, (nbytes,), np.uint8), 0)
 
 
 @cache

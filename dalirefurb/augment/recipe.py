@@ -50,7 +50,9 @@ class Recipe(metaclass=TakesNumbers):
 
     def __init__(self, stages: tuple[Stage, ...] | list[Stage], output: Output, split: int | str | None = None) -> None:
         require(isinstance(stages, (tuple, list)), "stages", "a list of stages", stages, "pass such as [Decode(), ...]")
-        check_stages(stages, "make one of your own of a DALI function by Custom(function, name), see dalirefurb.augment")
+        check_stages(
+            stages, "make one of your own of a DALI function by Custom(function, name), see dalirefurb.augment"
+        )
         require(isinstance(output, Output), "output", "an Output", output, "pass such as Output(224)")
         object.__setattr__(self, "stages", tuple(stages))
         object.__setattr__(self, "output", output)

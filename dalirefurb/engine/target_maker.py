@@ -306,8 +306,7 @@ class TargetMaker:
         made = self._buffers[name].take((count, *self._recipe.output.sides), str(target.dtype))
         rows = [slice(start * parts, (start + _ROWS) * parts) for start in range(0, count, _ROWS)]
         return made, [
-            self.pool.submit(partial(self._warp, target, shown[some], sizes[some], places, some, made))
-            for some in rows
+            self.pool.submit(partial(self._warp, target, shown[some], sizes[some], places, some, made)) for some in rows
         ]
 
     def _warp(

@@ -376,7 +376,11 @@ def test_fingerprints_of_before_hold() -> None:
         ),
         (evaluate, {"resize": 1.5}, r"resize: size must be a positive integer, or two as \(height, width\), got 1\.5"),
         (evaluate, {"resize": 256, "raw": True}, "resize must be None with raw=True, where arrays stay as they are"),
-        (evaluate, {"interpolation": "bicubic", "raw": True}, "interpolation must be left out with raw=True, where arr"),
+        (
+            evaluate,
+            {"interpolation": "bicubic", "raw": True},
+            "interpolation must be left out with raw=True, where arr",
+        ),
         (evaluate, {"size": 64, "resize": (32, 64)}, "center_crop: images must have at least 64 x 64 pixels, got 32"),
     ],
 )

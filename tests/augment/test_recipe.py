@@ -146,7 +146,9 @@ def test_stages_of_one_name_are_refused():
 
 @pytest.mark.parametrize("around", [lambda stage: stage, RandomApply], ids=["alone", "inside"])
 def test_a_stage_whose_name_is_no_text_is_refused(around):
-    with pytest.raises(ConfigurationError, match="the name of HorizontalFlip must be a text, got 7: pass such as name="):
+    with pytest.raises(
+        ConfigurationError, match="the name of HorizontalFlip must be a text, got 7: pass such as name="
+    ):
         Recipe([around(HorizontalFlip(name=7))], Output(32), 1)
 
 

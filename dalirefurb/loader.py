@@ -400,11 +400,6 @@ class Loader(Mappable, metaclass=Explained):
             f"{'cached' if planner.peak_slots else 'partial'}: {cached}; kernels: {kernels})"
         )
 
-    @property
-    def _rows_per_epoch(self) -> int:
-        """Rows that this rank is served in an epoch."""
-        return self._assembler.part.rows_per_epoch
-
     def _own_fingerprint(self) -> dict[str, Any]:
         """Return what a state must have been saved with; what an Assistant has seen is its rank's."""
         names = ("rank", "world_size") if self.planner.feedback_lag is not None else ()

@@ -234,7 +234,7 @@ class PartialSource(metaclass=Explained):
     @property
     def epoch_size(self) -> int:
         """Rows that this rank is served in an epoch, without those of `pad_last_batch`: the `size` of an iterator."""
-        return self._loader._rows_per_epoch
+        return self._loader.rows_per_epoch
 
     @property
     def epoch(self) -> int:
@@ -257,7 +257,7 @@ class PartialSource(metaclass=Explained):
         """
         epoch = epoch_of(epoch, "epochs are counted from 0")
         batch = integer("batch", batch, 0, len(self), "count those of this epoch")
-        return self._loader._state_at(Position(epoch + batch // len(self), batch % len(self)))
+        return self._loader.state_at(Position(epoch + batch // len(self), batch % len(self)))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where `state` was taken: what the first pipeline takes of it begins there.
@@ -302,6 +302,15 @@ class _PartialLoader(Loader):
         """CPU threads of the pipelines."""
         depths = self._assembler.depths
         return depths.replicas * depths.threads_each
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """Rows of this rank in an epoch."""
+        return self._assembler.part.rows_per_epoch
+
+    def state_at(self, position: Position) -> dict[str, Any]:
+        """Return the state of a training that is to be served what is at a position next."""
+        return self._state_at(position)
 
     def _batch_of(self, served: Served, padding: int) -> Any:
         feed: FinalFeed = served.images

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
-from dalirefurb.augment.stage import LONGEST_SIDE, Size, Sizes, Stage, check_stages, leaving, renamed
+from dalirefurb.augment.stage import LONGEST_SIDE, Size, Sizes, Stage, leaving, renamed
+from dalirefurb.augment.stages.choice import check_stages
 from dalirefurb.augment.stages.custom import HostStage
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.partners import PartnerStage

@@ -253,30 +253,6 @@ class Stage(CheckedFields, metaclass=TakesNumbers):
 AnyStage = TypeVar("AnyStage", bound=Stage)
 
 
-def check_stages(stages: Sequence[Any], remedy: str, of: str = "") -> None:
-    """Refuse what is no stage, and stages without a name of their own.
-
-    Args:
-        stages: What is given for stages.
-        remedy: What to pass in place of what is none.
-        of: What they are inside of, for messages, such as "random_apply: ".
-
-    Raises:
-        ConfigurationError: If there are such.
-    """
-    for stage in stages:
-        require(isinstance(stage, Stage), f"{of}stages", "stages of dalirefurb.augment", stage, remedy)
-        kind = type(stage).__name__
-        require(isinstance(stage.name, str), f"{of}the name of {kind}", "a text", stage.name, "pass such as name='own'")
-    names = [stage.name for stage in stages]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise ConfigurationError(
-            f"{of}every stage must have a name of its own, but {', '.join(map(repr, repeated))} occurs more than once; "
-            f"pass name= to tell them apart"
-        )
-
-
 @dataclass(frozen=True)
 class SizedStage(Stage):
     """A stage that images of one size leave.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.diversity import joint
 from dalirefurb.augment.maps import Maps, chained
 from dalirefurb.augment.policies.sub_policies import cumulative, pick
-from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage, check_stages
+from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
@@ -228,6 +228,30 @@ class RandomChoice(_Choosing):
     def choose(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
         """Give each choice its share of 0..1."""
         return pick(cumulative(self._shares[None, :]), uniforms)
+
+
+def check_stages(stages: Sequence[Any], remedy: str, of: str = "") -> None:
+    """Refuse what is no stage, and stages without a name of their own.
+
+    Args:
+        stages: What is given for stages.
+        remedy: What to pass in place of what is none.
+        of: What they are inside of, for messages, such as "random_apply: ".
+
+    Raises:
+        ConfigurationError: If there are such.
+    """
+    for stage in stages:
+        require(isinstance(stage, Stage), f"{of}stages", "stages of dalirefurb.augment", stage, remedy)
+        kind = type(stage).__name__
+        require(isinstance(stage.name, str), f"{of}the name of {kind}", "a text", stage.name, "pass such as name='own'")
+    names = [stage.name for stage in stages]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ConfigurationError(
+            f"{of}every stage must have a name of its own, but {', '.join(map(repr, repeated))} occurs more than once; "
+            f"pass name= to tell them apart"
+        )
 
 
 def _joined(first: str, between: str, stages: Sequence[Stage]) -> str:

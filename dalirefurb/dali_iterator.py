@@ -98,7 +98,7 @@ class RefurbIterator(DALIGenericIterator, metaclass=Explained):  # type: ignore[
         pipeline = Pipeline(batch_size=loader.batch_size, num_threads=1, device_id=None)
         pipeline.set_outputs(types.Constant(np.zeros(1, np.uint8)))
         super().__init__([pipeline], ["data"], auto_reset=auto_reset, prepare_first_batch=False)
-        describe(self, loader._rows_per_epoch, policy)
+        describe(self, loader.rows_per_epoch, policy)
 
     def __iter__(self) -> Iterator[DaliBatch]:
         """Begin an epoch, which is over when the loop lets go of it."""

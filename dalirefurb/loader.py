@@ -189,6 +189,11 @@ class Loader(Mappable, metaclass=Explained):
         return self._assembler.part.batch_size // (1 if self._own_versions is None else self._own_versions.views)
 
     @property
+    def rows_per_epoch(self) -> int:
+        """Rows that this rank is served in an epoch."""
+        return self._assembler.part.rows_per_epoch
+
+    @property
     def batches_ahead(self) -> int:
         """Count the batches whose images can be made, partly at least, before they are asked for."""
         return self._assembler.depths.batches_made

@@ -303,11 +303,6 @@ class _PartialLoader(Loader):
         depths = self._assembler.depths
         return depths.replicas * depths.threads_each
 
-    @property
-    def rows_per_epoch(self) -> int:
-        """Rows of this rank in an epoch."""
-        return self._assembler.part.rows_per_epoch
-
     def state_at(self, position: Position) -> dict[str, Any]:
         """Return the state of a training that is to be served what is at a position next."""
         return self._state_at(position)

@@ -89,7 +89,8 @@ class Engine:
         self._finisher: Finisher | None = finisher
         self._factory = factory
         targets = preparer.targets
-        self._workers: list[Any] = [preparer.reader, factory, *([] if targets is None else [targets.pool])]
+        self._reader = preparer.reader
+        self._workers: list[Any] = [self._reader, factory, *([] if targets is None else [targets.pool])]
         self._facts = facts
         self._nbytes = nbytes
         self._tally = tally = preparer.tally

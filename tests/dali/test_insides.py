@@ -117,7 +117,7 @@ def test_a_forked_child_can_leave_its_parents_pipelines_alone(monkeypatch: pytes
 
 class TenSamples:
     batch_size = 4
-    _rows_per_epoch = 10
+    rows_per_epoch = 10
     with_indices = False
     drop_last = False
     views = ()

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from dalirefurb import Evaluate, Loader, MemoryStore, Refurbish, evaluate, simple
+from dalirefurb import Evaluate, Loader, MemoryStore, Recipe, Refurbish, evaluate, simple
+from dalirefurb.augment import HorizontalFlip
 from dalirefurb.errors import ConfigurationError
 from tests.in_turn import EACH_CHANGE
 from tests.trainers.processes import in_two_processes
@@ -172,7 +173,8 @@ def test_a_short_batch_of_training_is_gathered_whole() -> None:
 def test_a_short_batch_of_views_is_gathered_whole(own_versions: bool) -> None:
     accelerator, recipe, samples = accelerator_for(), simple(32, raw=True), NUM_SAMPLES + 1
     planner = Refurbish(samples, batch_size=BATCH_SIZE, reuse_factor=2)
-    views = 2 if own_versions else (recipe.view(2),)
+    other = Recipe([*recipe.partial, HorizontalFlip(name="other")], recipe.output, recipe.split)
+    views = 2 if own_versions else (other,)
     with Loader(source(samples), recipe, planner, MemoryStore(), views=views) as loader:
         prepared = prepare(accelerator, loader)
         gathered = torch.cat([accelerator.gather_for_metrics(labels) for _, labels in prepared])

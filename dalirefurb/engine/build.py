@@ -356,7 +356,7 @@ def store_spec(
             "or more"
         )
     sizes = probes or partial_sizes(source, recipe, reader, seed=planner.seed)
-    partial = {"source": fingerprint["source"], "encoded": True}
+    partial = {"source": without_targets(fingerprint["source"]), "encoded": True}
     if not recipe.caches_encoded:
         partial = _made_by(configuration, planner, reader, varying=sizes.slot_shape is None)
     # So does what is behind the samples here and now. What changes from now on, the next loader notices.

@@ -537,9 +537,10 @@ def test_a_loader_ends_while_masks_are_waited_for(tmp_path: Path, monkeypatch: p
     assert time.monotonic() - began < 30
 
 
-def test_caches_of_images_know_no_targets(tmp_path: Path) -> None:
-    """Other targets are another training, of the same images."""
-    recipe, planner = rand_augment(SIZE), Refurbish(COUNT, batch_size=4, reuse_factor=3)
+@pytest.mark.parametrize("split", [0, 3])
+def test_caches_of_images_know_no_targets(tmp_path: Path, split: int) -> None:
+    """Other targets are another training, of the same images, or of the same files."""
+    recipe, planner = rand_augment(SIZE).at(split), Refurbish(COUNT, batch_size=4, reuse_factor=3)
     one, other = boxed(tmp_path), boxed(tmp_path, min_visible=0.5)
     path = tmp_path / "cache"
     with Loader(one, recipe, planner, DiskStore(path)) as loader:

@@ -40,7 +40,7 @@ from dalirefurb.augment import (
 from dalirefurb.augment.policies.operations import OPERATIONS, Chosen
 from dalirefurb.augment.stage import Arrays, Interpolation, draw
 from dalirefurb.augment.stages.resize import ResizeInterpolation
-from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, views
+from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, images_in
 from dalirefurb.kernels.buffers import OutputBuffers
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
@@ -99,7 +99,7 @@ def decoded(source: ImageFolder, count: int) -> Images:
     samples = source.read(np.linspace(0, len(source) - 1, count).astype(np.int64))
     runner = dali_runner(Recipe([Decode(), RandomResizedCrop(8)], Output(8), split=1), "decoded", count, threads=1)
     runner.submit({"sample": samples})
-    return [image.copy() for image in views(runner.collect())]
+    return [image.copy() for image in images_in(runner.collect())]
 
 
 def subjects(photographs: Images, size: int) -> Iterator[Subject]:
@@ -114,7 +114,7 @@ def subjects(photographs: Images, size: int) -> Iterator[Subject]:
     yield Subject("resize, crop of mirrored borders", reflecting, photographs, drawn(reflecting, photographs))
     runner = kernel_runner(resized, threads=1)
     runner.submit(resized.feeds("sample"))
-    images = np.stack(list(views(runner.collect())))
+    images = np.stack(list(images_in(runner.collect())))
     for stage in _geometry(size):
         way = getattr(stage, "interpolation", "")
         yield Subject(", ".join(filter(None, (stage.name, way))), (stage,), images, drawn((stage,), images))

@@ -15,8 +15,8 @@ from dalirefurb.dali.runner import PipelineRunner as PipelineRunner
 from dalirefurb.dali.runner import Replica as Replica
 from dalirefurb.dali.runner import Replicas as Replicas
 from dalirefurb.dali.runner import decoder as decoder
+from dalirefurb.dali.runner import images_in as images_in
 from dalirefurb.dali.runner import located as located
 from dalirefurb.dali.runner import release_unused_memory as release_unused_memory
 from dalirefurb.dali.runner import undecodable as undecodable
 from dalirefurb.dali.runner import versions as versions
-from dalirefurb.dali.runner import views as views

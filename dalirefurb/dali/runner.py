@@ -182,7 +182,7 @@ class Replicas:
             replica.restart()
 
 
-def views(images: Any) -> Images:
+def images_in(images: Any) -> Images:
     """View the images of a list in place; as one array where all have one shape, since that is ten times faster.
 
     A view keeps the whole list in memory: whoever wants an image for long copies it.

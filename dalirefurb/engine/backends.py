@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from dalirefurb.kernels.runner import KernelRunner
     from dalirefurb.kernels.thread_pool import KernelThreadPool
 
-View = Callable[[Any], Images]
-"""Views the images that a runner made."""
+Look = Callable[[Any], Images]
+"""Shows the images that a runner made, where they are."""
 
 
 class ComputeBackend(ABC):
@@ -89,15 +89,15 @@ class PartialBackend(ComputeBackend):
     Args:
         input_builder: Builder of the graph's inputs.
         runner: Runner of the partial graph.
-        view: Function that views the images which the partial graph made.
+        look: Function that shows the images that the runner made, where they are.
         stages: Stages of the partial part, which an error names where one of them is wrong.
     """
 
     def __init__(
-        self, input_builder: InputBuilder, runner: PipelineRunner, view: View, stages: tuple[Stage, ...]
+        self, input_builder: InputBuilder, runner: PipelineRunner, look: Look, stages: tuple[Stage, ...]
     ) -> None:
         super().__init__(input_builder, runner)
-        self._view = view
+        self._look = look
         self._stages = stages
 
     def submit(self, cache_plan: CachePlan, samples: Samples) -> None:
@@ -109,7 +109,7 @@ class PartialBackend(ComputeBackend):
 
     def collect(self, cache_plan: CachePlan) -> None:
         """Make the group's partial images known."""
-        images = self._checked(self._view(self._runner.collect())) if len(cache_plan.compute) else Images(())
+        images = self._checked(self._look(self._runner.collect())) if len(cache_plan.compute) else Images(())
         cache_plan.computed.images.set_result(images)
 
     def _checked(self, images: Images) -> Images:
@@ -240,13 +240,13 @@ class FinalGraph:
 
 def _laid_out(store: DeviceStore, cache_plan: CachePlan, others: Sequence[Rows]) -> Any:
     """Lay a group out, (B, H, W, C) uint8, on the store's stream; what others have on the device is read later."""
-    assert cache_plan.pinned is not None
-    leased, lease = cache_plan.pinned
+    assert cache_plan.asked is not None
+    asked, lease = cache_plan.asked
     assert isinstance(lease, DeviceLease)
     xp = store.memory.xp
     out = xp.empty((len(cache_plan.plan.indices), *store.slot_shape), np.uint8)
     # First what leaves all other rows undefined.
-    lease.gather(out, leased)
+    lease.gather(out, asked)
     for rows, images in others:
         whole = within(xp, images)
         array, places = ([*images], np.arange(len(rows))) if whole is None else whole

@@ -5,6 +5,7 @@ A group costs milliseconds however few its rows are. What is served does not dep
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -120,6 +121,9 @@ class UpcomingGroups(Iterator[BatchGroup]):
         groups: Batch groups in order.
         announce: Function that is told of each group.
         ahead: Number of groups, after the one that is taken, that are announced before it is.
+
+    Attributes:
+        announcing_s: Seconds that announcing took.
     """
 
     def __init__(self, groups: Iterator[BatchGroup], announce: Callable[[BatchGroup], None], ahead: int) -> None:
@@ -128,6 +132,7 @@ class UpcomingGroups(Iterator[BatchGroup]):
         self._ahead = ahead
         self._announced: deque[BatchGroup] = deque()
         self._error: Exception | None = None
+        self.announcing_s = 0.0
 
     def put_back(self, groups: Iterable[BatchGroup]) -> None:
         """Have groups that were taken, the last ones, taken again."""
@@ -145,6 +150,8 @@ class UpcomingGroups(Iterator[BatchGroup]):
         try:
             group = next(self._groups)
             self._announced.append(group)
+            began = time.perf_counter()
             self._announce(group)
+            self.announcing_s += time.perf_counter() - began
         except Exception as error:
             self._error = error

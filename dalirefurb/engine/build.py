@@ -1,4 +1,4 @@
-"""Construction of a loader's parts. Source, recipe, plan and store meet here, and nowhere else."""
+"""Construction of a loader's parts: where source, recipe, plan and store meet."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 
 from dalirefurb import rng
 from dalirefurb.augment.stage import Stage
-from dalirefurb.dali import views
+from dalirefurb.dali import images_in
 from dalirefurb.engine.backend_factory import BackendFactory
-from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, FinalFeeds, PartialBackend, View, WholeBackend
+from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, FinalFeeds, Look, PartialBackend, WholeBackend
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.compute_now import ComputeNow
 from dalirefurb.engine.configuration import Configuration, traced
@@ -198,7 +198,7 @@ def assemble(
     devices, max_pixels = configuration.devices, configuration.bad_samples.max_pixels
     depths = configuration.depths(planner, prefetch)
     given, store = store, store if planner.peak_slots else None
-    encoded, apart = recipe.caches_encoded, configuration.apart(planner, stored=store is not None)
+    encoded, apart = recipe.caches_encoded, configuration.apart(planner)
     max_rows = depths.hits_per_group * planner.batch_size
     tally = Tally()
     reader = Reader(
@@ -248,9 +248,9 @@ def assemble(
     max_rows = depths.hits_per_group * planner.batch_size
     if store is not None and spec is not None:
         store.open(spec)
-    view: View = views
+    look: Look = images_in
     if devices.leaving == "gpu" and memory is not None:
-        view = partial(device_images, memory)
+        look = partial(device_images, memory)
     factory = BackendFactory(
         traced(recipe),
         kernels,
@@ -272,7 +272,7 @@ def assemble(
     elif kernels == "numba" and not (partial_served or together) and done_by_kernels(recipe) >= recipe.split:
         backend = BothPartsBackend(input_builder, factory.build_both(), leaves_rest=factory.leaves_rest)
     else:
-        backend = PartialBackend(input_builder, factory.build("partial"), view, recipe.partial)
+        backend = PartialBackend(input_builder, factory.build("partial"), look, recipe.partial)
         if partial_served:
             finals = [FinalFeeds(builders, most_groups=depths.groups_made)]
         elif kernels == "numba" and together:
@@ -299,7 +299,7 @@ def assemble(
         reader=reader,
         cache=cache,
         backend=backend,
-        in_flight=depths.partial_ahead if apart or factory.leaves_rest else depths.look_ahead,
+        most_groups=depths.partial_ahead if apart or factory.leaves_rest else depths.look_ahead,
         depths=depths,
         features=None if assistant is None else assistant.features,
         targets=targets,
@@ -309,7 +309,7 @@ def assemble(
         recipes=recipes,
         cache=cache,
         finals=finals,
-        in_flight=depths.look_ahead if finals and all(each.goes_on for each in finals) else 1,
+        most_groups=depths.look_ahead if finals and all(each.goes_on for each in finals) else 1,
         batches_per_group=depths.batches_per_group,
         pin_memory=configuration.pin_memory and devices.final == "cpu",
         tally=tally,
@@ -358,7 +358,7 @@ def store_spec(
     sizes = probes or partial_sizes(source, recipe, reader, seed=planner.seed)
     partial = {"source": without_targets(fingerprint["source"]), "encoded": True}
     if not recipe.caches_encoded:
-        partial = _made_by(configuration, planner, reader, varying=sizes.slot_shape is None)
+        partial = _decided_by(configuration, planner, reader, varying=sizes.slot_shape is None)
     # So does what is behind the samples here and now. What changes from now on, the next loader notices.
     if content := source.content():
         partial["content"] = content
@@ -366,7 +366,7 @@ def store_spec(
     return StoreSpec(sizes.slot_shape, slots, partial, sizes.arena_bytes(slots))
 
 
-def _made_by(configuration: Configuration, planner: Planner, reader: Reader, *, varying: bool) -> dict[str, Any]:
+def _decided_by(configuration: Configuration, planner: Planner, reader: Reader, *, varying: bool) -> dict[str, Any]:
     """Return what decides partial images, as JSON values."""
     source, recipe, fingerprint = configuration.source, configuration.recipe, configuration.fingerprint
     partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}

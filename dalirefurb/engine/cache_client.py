@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.engine.batch_group import BatchGroup, Position
-from dalirefurb.engine.cache_plan import CachePlan, EncodedCachePlan, PinnedRows
+from dalirefurb.engine.cache_plan import AskedRows, CachePlan, EncodedCachePlan
 from dalirefurb.engine.in_flight import InFlightVersions, SharedRows, part_repeats
 from dalirefurb.errors import NothingKeptWarning
 from dalirefurb.image_batch import Image
@@ -36,7 +36,7 @@ from dalirefurb.store import Store
 class CacheClient:
     """Carries out the part of a plan that concerns the store. Without a store every row is computed.
 
-    One thread looks up, another commits.
+    One thread looks up, another commits; before either begins, the training loop's thread has it retain.
 
     Args:
         reader: Reader of the samples.
@@ -103,7 +103,7 @@ class CacheClient:
         images = self._in_flight.add(plan.indices[compute], plan.version[compute])
         if len(repeats):
             shared.append(SharedRows(repeats, images, places))
-        return CachePlan(group, compute, reading, _kept(group, compute), PinnedRows(asked, lease), shared, images)
+        return CachePlan(group, compute, reading, _kept(group, compute), AskedRows(asked, lease), shared, images)
 
     def _lookup_encoded(
         self, group: BatchGroup, missing: NDArray[np.int64], shared: list[SharedRows], store: Store

@@ -22,7 +22,7 @@ _LARGEST = (1 << 31) - 1
 """Bytes of an encoded sample that a store can keep: it counts the sides of what it holds in 32 bits."""
 
 
-class PinnedRows(NamedTuple):
+class AskedRows(NamedTuple):
     """Rows that the store was asked for.
 
     Attributes:
@@ -38,14 +38,15 @@ class PinnedRows(NamedTuple):
 class CachePlan:
     """A batch group whose rows are pinned in the store, shared with other rows, or computed.
 
-    Nothing of it changes. What is not known yet is a future, and known once the groups before it have come as far.
+    Nothing of it changes but what the lease holds. What is not known yet is a future, and known once the groups before
+    it have come as far.
 
     Attributes:
         group: The batch group.
         compute: Rows of the group to compute, ascending, int64 of shape (n,).
         reading: Future of the source's samples for `compute`, in the order of its rows.
         kept: Whether the plan keeps the image of each of `compute` beyond the group, bool of shape (n,).
-        pinned: Rows that the store was asked for, with its lease; None without a store.
+        asked: Rows that the store was asked for, with its lease; None without a store.
         shared: Rows whose images are computed for other rows.
         computed: Images of `compute`.
         pasted: Of each batch what `CopyPaste` pastes: above 0 where pixels of a row's partner are, uint8 of shape
@@ -56,7 +57,7 @@ class CachePlan:
     compute: NDArray[np.int64]
     reading: Future[Samples]
     kept: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
-    pinned: PinnedRows | None = None
+    asked: AskedRows | None = None
     shared: Sequence[SharedRows] = ()
     computed: InFlightImages = field(default_factory=InFlightImages)
     pasted: Future[Sequence[NDArray[np.uint8]]] = field(default_factory=Future)
@@ -104,13 +105,13 @@ class CachePlan:
 
     def found(self) -> NDArray[np.int64]:
         """Return the rows that the store had, int64."""
-        return np.empty(0, np.int64) if self.pinned is None else self.pinned.rows[self.pinned.lease.found]
+        return np.empty(0, np.int64) if self.asked is None else self.asked.rows[self.asked.lease.found]
 
     def pinned_images(self) -> Rows:
         """Return the rows that the store has, with their partial images."""
-        if self.pinned is None:
+        if self.asked is None:
             return Rows(np.empty(0, np.int64), Images(()))
-        return Rows(self.found(), self.pinned.lease.images)
+        return Rows(self.found(), self.asked.lease.images)
 
     def unpinned_images(self) -> list[Rows]:
         """Return all other rows with their partial images, once they are computed."""
@@ -130,8 +131,8 @@ class CachePlan:
 
     def release(self) -> None:
         """Give back what the store has pinned."""
-        if self.pinned is not None:
-            self.pinned.lease.release()
+        if self.asked is not None:
+            self.asked.lease.release()
 
 
 @dataclass(frozen=True, eq=False)

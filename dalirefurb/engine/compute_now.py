@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.dali import GraphError, PipelineRunner, views
+from dalirefurb.dali import GraphError, PipelineRunner, images_in
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images
@@ -62,7 +62,7 @@ class ComputeNow:
         feeds, _ = self.input_builder.partial(indices, versions, samples)
         self._replicas.submit(feeds)
         try:
-            return samples.indices, views(self._replicas.collect())
+            return samples.indices, images_in(self._replicas.collect())
         except GraphError as error:
             if not isinstance(error, StageRaised) and self.reader.reconsider(samples, error):
                 return None

@@ -192,17 +192,17 @@ class Configuration:
             served=served,
             hits_together=together and not _always_misses(planner),
             devices=(self.devices.partial, self.devices.final),
-            apart=self.apart(planner, stored=self.stored),
+            apart=self.apart(planner),
             by_kernels=numba and self.serves == "final" and left_to_dali("numba", self.recipe) is None,
         )
 
-    def apart(self, planner: Planner, *, stored: bool) -> bool:
+    def apart(self, planner: Planner) -> bool:
         """Tell whether the parts of a rank's rows are apart, so that partial images can be seen; with split 0, never.
 
         The store looks at them, an Assistant, the check of what a user's stage makes, and whoever finishes them.
         """
         custom = any(isinstance(stage, Custom) for stage in self.recipe.partial)
-        kept = stored and planner.peak_slots > 0
+        kept = self.stored and planner.peak_slots > 0
         elsewhere = self.serves == "partial" or self.kernels == "cuda" or self.finished_together
         seen = kept or custom or planner.feedback_lag is not None or elsewhere
         return seen and not self.recipe.caches_encoded

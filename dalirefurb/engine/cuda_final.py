@@ -82,7 +82,7 @@ class CudaFinal:
         brought: list[tuple[int, NDArray[np.uint8]]] = []
         read: list[object] = []
         others = cache_plan.unpinned_images()
-        lease = None if cache_plan.pinned is None else cache_plan.pinned.lease
+        lease = None if cache_plan.asked is None else cache_plan.asked.lease
         slots = lease.places(self._memory) if isinstance(lease, DeviceLease) else None
         if slots is not None:
             rows = cache_plan.found()

@@ -82,8 +82,8 @@ class Finisher:
         recipes: Recipes that say what the model receives, of each view one.
         cache: Cache client, which commits to the store.
         finals: What does the final part, of each view one; empty where images are final already.
-        in_flight: Number of groups that are begun, finished ones included, before the training loop takes them.
-        batches_per_group: Number of batches in a group that counts once for `in_flight`; a group of n times as many
+        most_groups: Number of groups that are begun, finished ones included, before the training loop takes them.
+        batches_per_group: Number of batches in a group that counts once for `most_groups`; a group of n times as many
             batches counts n times.
         pin_memory: Whether images are copied into pinned memory.
         tally: Counter of what the thread does, see `Stats`.
@@ -92,7 +92,7 @@ class Finisher:
     recipes: tuple[Recipe, ...]
     cache: CacheClient
     finals: Sequence[Finishing]
-    in_flight: int
+    most_groups: int
     batches_per_group: int
     pin_memory: bool
     tally: Tally
@@ -125,7 +125,7 @@ class Finisher:
     ) -> None:
         """Submit what is there, and at least one group."""
         try:
-            while not running or (self._begun(running) < self.in_flight and len(prepared)):
+            while not running or (self._begun(running) < self.most_groups and len(prepared)):
                 taken = prepared.take()
                 try:
                     self._submit(taken)

@@ -38,7 +38,7 @@ _POLL_S = 1.0
 
 
 class Prepared(NamedTuple):
-    """A batch group whose partial images are there.
+    """A batch group that is computed, as far as the prepare thread does it.
 
     Attributes:
         cache_plan: Cache plan of the group, of which everything is known.
@@ -72,7 +72,7 @@ class Preparer:
         reader: Reader of the samples, which finds out which of them a graph cannot decode.
         cache: Cache client, which says what is to be computed.
         backend: Backend that computes the images.
-        in_flight: Largest number of groups that the backend has at a time.
+        most_groups: Largest number of groups that the backend has at a time.
         depths: Numbers of groups that are admitted, and for which something is read, before the backend has them.
         features: Table of features of each sample's version 0, if an Assistant plans; otherwise None.
         targets: Maker of what belongs to the images beside labels; None: the source has none.
@@ -82,7 +82,7 @@ class Preparer:
     reader: Reader
     cache: CacheClient
     backend: ComputeBackend
-    in_flight: int
+    most_groups: int
     depths: Depths
     features: FeatureTable | None
     targets: TargetMaker | None
@@ -133,7 +133,7 @@ class Preparer:
         """
         self._submit_some(admitted, running, prepared)
         try:
-            reads = self.depths.read_ahead + self.in_flight - len(running)
+            reads = self.depths.read_ahead + self.most_groups - len(running)
             # Of groups for which something is read.
             while len(admitted) < self.depths.admitted and sum(len(each.compute) > 0 for each in admitted) < reads:
                 admitted.append(self._admit(groups))
@@ -150,7 +150,7 @@ class Preparer:
     ) -> None:
         """Submit at least one group, if none is running, and those whose files are read."""
         try:
-            while admitted and len(running) < self.in_flight and (not running or admitted[0].reading.done()):
+            while admitted and len(running) < self.most_groups and (not running or admitted[0].reading.done()):
                 running.append(self._submit(admitted[0], prepared))
                 admitted.popleft()
         except Exception:
@@ -160,15 +160,16 @@ class Preparer:
 
     def _admit(self, groups: UpcomingGroups) -> CachePlan:
         """Plan a group, and pin or read what it needs; one that cannot be admitted is not lost."""
-        began = time.perf_counter()
+        began, announcing_s = time.perf_counter(), groups.announcing_s
         group = next(groups)
-        planned = time.perf_counter()
+        planned, announcing_s = time.perf_counter(), groups.announcing_s - announcing_s
         try:
             cache_plan = self.cache.lookup(group)
         except Exception:
             groups.put_back([group])
             raise
-        self.tally.add(planning_s=planned - began, storing_s=time.perf_counter() - planned)
+        looking_s = time.perf_counter() - planned
+        self.tally.add(planning_s=planned - began - announcing_s, storing_s=announcing_s + looking_s)
         return cache_plan
 
     def _submit(self, cache_plan: CachePlan, prepared: ClosableQueue[Prepared]) -> _Submitted:
@@ -212,7 +213,7 @@ class Preparer:
             raise failed_in_graph(cache_plan, error.reason) from error.__cause__
         self.tally.add(graph_wait_s=time.perf_counter() - began)
         if self.features is not None and len(cache_plan.compute):
-            _fill(self.features, cache_plan)
+            _fill_features(self.features, cache_plan)
         return images
 
 
@@ -227,7 +228,7 @@ def _unfinished(running: Iterable[_Submitted], admitted: Iterable[CachePlan]) ->
     return [*(submitted.cache_plan for submitted in running), *admitted]
 
 
-def _fill(features: FeatureTable, cache_plan: CachePlan) -> None:
+def _fill_features(features: FeatureTable, cache_plan: CachePlan) -> None:
     """Put the features of each sample's version 0 into their table; those of a replaced one are of a black image."""
     plan, rows, computed = cache_plan.plan, cache_plan.compute, cache_plan.computed
     places = np.flatnonzero(plan.version[rows] == 0)

@@ -50,9 +50,9 @@ class Stats:
         pillow_images: Those of `files` that Pillow decoded, since they are of no kind that DALI is given.
         planning_s: Seconds that the loader's threads spent planning.
         preparing_s: Seconds that the loader's threads spent drawing parameters and feeding.
-        storing_s: Seconds that the loader's threads spent on the store.
+        storing_s: Seconds that the loader's threads spent on the store, and on telling it what it will be asked for.
         reading_wait_s: Seconds that the loader's threads waited for files.
-        graph_wait_s: Seconds that the loader's threads waited for DALI.
+        graph_wait_s: Seconds that the loader's threads computed, or waited for what computes.
         pillow_s: Seconds that reading threads spent in Pillow.
         consumer_wait_s: Seconds the training loop waited for a batch.
         consumer_busy_s: Seconds the training loop worked between the batches of an epoch, `steps` times.

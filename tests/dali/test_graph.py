@@ -22,7 +22,7 @@ from dalirefurb.augment.stages import decode
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
-from dalirefurb.dali import Graph, GraphError, Part, Replica, views
+from dalirefurb.dali import Graph, GraphError, Part, Replica, images_in
 from dalirefurb.errors import ConfigurationError, LoaderError
 from tests.in_turn import in_turn
 from tests.pictures import jpeg, picture
@@ -165,7 +165,7 @@ def test_images_of_different_sizes_are_found_where_dali_put_them(seen: Callable[
     encoded = [jpeg(picture(seed, height=shape[0], width=shape[1])) for seed, shape in enumerate(shapes)]
     replica.submit({"sample": [np.frombuffer(sample, np.uint8) for sample in encoded]})
     images = replica.collect()
-    places = views(seen(images)).places
+    places = images_in(seen(images)).places
     assert places.addresses.tolist() == [image.data_ptr() for image in images]
     assert places.sizes.tolist() == [[height, width] for height, width, _ in shapes]
 

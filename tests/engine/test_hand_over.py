@@ -56,7 +56,7 @@ def test_on_a_gpu_bfloat16_is_made_where_a_batch_is_taken(monkeypatch: pytest.Mo
         recipes=(recipe,),
         cache=None,  # type: ignore[arg-type]
         finals=(),
-        in_flight=1,
+        most_groups=1,
         batches_per_group=1,
         pin_memory=False,
         tally=Tally(),

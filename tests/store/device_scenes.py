@@ -13,7 +13,7 @@ import numpy as np
 from dalirefurb.augment import HorizontalFlip
 from dalirefurb.augment.output import Output
 from dalirefurb.engine.backends import FinalGraph
-from dalirefurb.engine.cache_plan import PinnedRows
+from dalirefurb.engine.cache_plan import AskedRows
 from dalirefurb.engine.cuda_final import CudaFinal
 from dalirefurb.engine.cuda_partial import CudaPartial
 from dalirefurb.engine.cuda_queue import CudaQueue
@@ -123,7 +123,7 @@ def planned(rows: np.ndarray, lease: Any, *others: tuple[np.ndarray, Images], co
     return SimpleNamespace(
         plan=SimpleNamespace(indices=np.arange(count)),
         shown=None,
-        pinned=PinnedRows(rows, lease),
+        asked=AskedRows(rows, lease),
         found=lambda: rows[lease.found],
         unpinned_images=partial(list, others),
     )

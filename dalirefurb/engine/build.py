@@ -261,6 +261,7 @@ def assemble(
         gpu=cuda,
     )
 
+    # What memory these take, `Account.needs` says; how far ahead they work, `Configuration.depths`.
     backend: ComputeBackend
     finals: Sequence[Finishing] = ()
     together = configuration.finished_together

@@ -19,8 +19,8 @@ from dalirefurb.augment.stage import Node
 from dalirefurb.calls import Explained
 from dalirefurb.checks import epoch_of, integer, require
 from dalirefurb.dali import final_graph, final_inputs
-from dalirefurb.engine.backends import FinalFeed
 from dalirefurb.engine.batch_group import Position
+from dalirefurb.engine.finals import FinalFeed
 from dalirefurb.engine.finisher import Served
 from dalirefurb.engine.kernel_choice import Kernels
 from dalirefurb.engine.prefetch import Prefetch

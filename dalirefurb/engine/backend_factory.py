@@ -14,10 +14,10 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.augment.stages.custom import KernelStage
 from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
-from dalirefurb.engine.backends import FinalGraph, FinalKernels
 from dalirefurb.engine.cuda_final import CudaFinal
 from dalirefurb.engine.cuda_partial import CudaPartial, check_own
 from dalirefurb.engine.cuda_queue import CudaDevice, CudaQueue
+from dalirefurb.engine.finals import Final, FinalGraph, FinalKernels
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.kernel_choice import Devices, Kernels, begun_on_gpu, done_by, left_to_dali
 from dalirefurb.engine.prefetch import Depths
@@ -125,7 +125,7 @@ class BackendFactory:
         final = FinalVolumes(recipe, builder, pool, masked=masked, most_groups=self._depths.groups_made)
         return VolumeRunner(recipe.partial, pool), final
 
-    def build_final(self, view: Recipe, builder: InputBuilder, store: DeviceStore | None) -> FinalGraph | CudaFinal:
+    def build_final(self, view: Recipe, builder: InputBuilder, store: DeviceStore | None) -> Final:
         """Return what does the final part of a view apart: kernels of a GPU, or DALI's pipelines.
 
         For these groups are laid out on the device of a store, if one is given.

@@ -15,14 +15,15 @@ from dalirefurb import rng
 from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import images_in
 from dalirefurb.engine.backend_factory import BackendFactory
-from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, FinalFeeds, Look, PartialBackend, WholeBackend
+from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, Look, PartialBackend, WholeBackend
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.compute_now import ComputeNow
 from dalirefurb.engine.configuration import Configuration, traced
 from dalirefurb.engine.cuda_queue import CudaDevice
 from dalirefurb.engine.diagnosis import Facts
 from dalirefurb.engine.engine import Engine
-from dalirefurb.engine.finisher import Finisher, Finishing
+from dalirefurb.engine.finals import Final, FinalFeeds
+from dalirefurb.engine.finisher import Finisher
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.kernel_choice import begun_on_gpu, compile_kernels, dali_goes_on, done_by, done_by_kernels
 from dalirefurb.engine.memory import BESIDE_STORE, Account
@@ -263,7 +264,7 @@ def assemble(
 
     # What memory these take, `Account.needs` says; how far ahead they work, `Configuration.depths`.
     backend: ComputeBackend
-    finals: Sequence[Finishing] = ()
+    finals: Sequence[Final] = ()
     together = configuration.finished_together
     if recipe.volumes:
         runner, final = factory.build_volumes(input_builder, masked=len(source.volumes) > 1)
@@ -310,7 +311,7 @@ def assemble(
         recipes=recipes,
         cache=cache,
         finals=finals,
-        most_groups=depths.look_ahead if finals and all(each.goes_on for each in finals) else 1,
+        most_groups=depths.look_ahead if finals and all(each.runs_ahead for each in finals) else 1,
         batches_per_group=depths.batches_per_group,
         pin_memory=configuration.pin_memory and devices.final == "cpu",
         tally=tally,

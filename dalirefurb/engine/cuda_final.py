@@ -13,23 +13,25 @@ import torch
 from numpy.typing import NDArray
 
 from dalirefurb.augment.output import Output
+from dalirefurb.dali import Feed
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.cuda_queue import CudaQueue
+from dalirefurb.engine.finals import Final
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.image_batch import Images, Places
 from dalirefurb.store.device.memory import within
 from dalirefurb.store.device.store import DeviceLease
 
 
-class CudaFinal:
-    """Kernels of the final part on a GPU. It has one owner thread, as `FinalGraph` has.
+class CudaFinal(Final):
+    """Kernels of the final part on a GPU.
 
     Args:
         input_builder: Builder of the parameters.
         queue: Queue of their program, which is split before its first step.
     """
 
-    goes_on = True
+    runs_ahead = True
 
     def __init__(self, input_builder: InputBuilder, queue: CudaQueue) -> None:
         self._input_builder = input_builder
@@ -37,8 +39,8 @@ class CudaFinal:
         # Final images of each group on its way, what waits for them, and what is read until then.
         self._groups: deque[tuple[torch.Tensor, Callable[[], None], list[object]]] = deque()
 
-    def submit(self, cache_plan: CachePlan, feeds: object = None) -> None:
-        """Queue all that finishes a group whose partial images are known."""
+    def submit(self, cache_plan: CachePlan, feeds: dict[str, Feed] | None = None) -> None:
+        """Queue all that finishes a group."""
         assert feeds is None
         count = len(cache_plan.plan.indices)
         brought, addresses, sizes, read = self._entering(cache_plan, count)

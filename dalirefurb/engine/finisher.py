@@ -22,20 +22,17 @@ from torch.utils.dlpack import from_dlpack
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.dali import GraphError
-from dalirefurb.engine.backends import FinalFeed, FinalFeeds, FinalGraph, FinalKernels, names
+from dalirefurb.engine.backends import names
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.engine.cache_plan import CachePlan
 from dalirefurb.engine.closable_queue import ClosableQueue
-from dalirefurb.engine.cuda_final import CudaFinal
+from dalirefurb.engine.finals import Final, FinalFeed
 from dalirefurb.engine.preparer import Prepared, failed_in_graph
 from dalirefurb.engine.stats import Tally
 from dalirefurb.engine.target_maker import BatchTargets
-from dalirefurb.engine.volumes import FinalVolumes, VolumeBatch
+from dalirefurb.engine.volumes import VolumeBatch
 from dalirefurb.errors import LoaderError
-
-Finishing = FinalGraph | FinalKernels | FinalFeeds | FinalVolumes | CudaFinal
-"""What does the final part where it is apart from the partial one, or what says what another's graph of it is fed."""
 
 _DLPACK_CUDA = 2
 """DLPack's number of CUDA devices, whose name differs between versions of torch."""
@@ -91,7 +88,7 @@ class Finisher:
 
     recipes: tuple[Recipe, ...]
     cache: CacheClient
-    finals: Sequence[Finishing]
+    finals: Sequence[Final]
     most_groups: int
     batches_per_group: int
     pin_memory: bool

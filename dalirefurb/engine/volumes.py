@@ -28,6 +28,7 @@ from dalirefurb.augment.volumes.stages import VolumeStage
 from dalirefurb.augment.volumes.voxels import AFFINE, AXES, Function, Shape, Voxels
 from dalirefurb.dali import Feed
 from dalirefurb.engine.cache_plan import CachePlan
+from dalirefurb.engine.finals import Final
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Image, Images
@@ -235,8 +236,8 @@ def partially(stages: Sequence[Stage], packed: Image, sample: int, drawn: Drawn)
     return pack_volume(carried_through(stages, unpack(packed), drawn, sample).made()) if stages else packed
 
 
-class FinalVolumes:
-    """Carries the final stages out, in the place of `FinalGraph`. It has one owner thread.
+class FinalVolumes(Final):
+    """Carries the final stages out.
 
     Args:
         recipe: The recipe.
@@ -245,8 +246,6 @@ class FinalVolumes:
         masked: Whether there are labels of voxels.
         most_groups: Number of groups whose volumes are there at the same time.
     """
-
-    goes_on = False
 
     def __init__(
         self, recipe: Recipe, input_builder: InputBuilder, pool: Background, *, masked: bool, most_groups: int
@@ -259,8 +258,9 @@ class FinalVolumes:
         self._images, self._masks = Buffers(most_groups), Buffers(most_groups)
         self._begun: deque[tuple[VolumeBatch, list[Future[None]]]] = deque()
 
-    def submit(self, cache_plan: CachePlan, _: object = None) -> None:
-        """Begin with a group whose partial volumes are known."""
+    def submit(self, cache_plan: CachePlan, feeds: dict[str, Feed] | None = None) -> None:
+        """Begin with a group."""
+        assert feeds is None
         packed, output = cache_plan.partial_images(), self._output
         final = self._input_builder.final_parameters(cache_plan.plan, cache_plan.shown, packed.places.sizes)
         images = self._images.take((len(packed), output.channels, *output.size), output.dtype)
@@ -270,11 +270,7 @@ class FinalVolumes:
         self._begun.append((batch, [self._pool.submit(partial(self._finish, batch, *row)) for row in enumerate(rows)]))
 
     def collect(self) -> VolumeBatch:
-        """Wait for the oldest group.
-
-        Raises:
-            StageRaised: If a function of the user's raised an error; that group is lost.
-        """
+        """Wait for the oldest group."""
         batch, jobs = self._begun.popleft()
         _results(jobs)
         return batch

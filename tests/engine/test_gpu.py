@@ -38,7 +38,7 @@ from dalirefurb.augment.policies.operations import (
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.dali import Graph
 from dalirefurb.engine.backend_factory import BackendFactory
-from dalirefurb.engine.backends import _laid_out
+from dalirefurb.engine.finals import _laid_out
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.kernel_choice import Devices
 from dalirefurb.image_batch import Images, Rows

@@ -17,7 +17,7 @@ import torch
 from dalirefurb import Arrays, Loader, MemoryStore, Prefetch, Recipe, Refurbish, TieredStore, rand_augment
 from dalirefurb.augment import Custom, Mosaic
 from dalirefurb.engine import backend_factory, memory
-from dalirefurb.engine.backends import _laid_out
+from dalirefurb.engine.finals import _laid_out
 from dalirefurb.engine.kernel_choice import Devices
 from dalirefurb.engine.memory import BESIDE_STORE, DEVICE, HOST, STORE, Account, Needs
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError

@@ -24,7 +24,7 @@ from dalirefurb import Arrays, Loader, Prefetch, Recipe, Refurbish, rand_augment
 from dalirefurb.augment.stage import Device
 from dalirefurb.dali import Graph, Replica, Replicas
 from dalirefurb.engine import backend_factory, build, memory
-from dalirefurb.engine.backends import _laid_out
+from dalirefurb.engine.finals import _laid_out
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Images

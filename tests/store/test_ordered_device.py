@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dalirefurb.engine.backends import FinalGraph
+from dalirefurb.engine.finals import FinalGraph
 from dalirefurb.store.device import memory as device_memory
 from tests.kernels.cuda_host import COMPILER
 from tests.ordered_device import OrderedDevice, Wait
@@ -44,8 +44,8 @@ def test_nothing_can_come_too_early(scene: Scene, pinned_host: bool) -> None:
 
 
 WAITS = [
-    "backends.submit: the stream is entered",
-    "backends._forget: the host waits",
+    "finals.submit: the stream is entered",
+    "finals._forget: the host waits",
     *(
         [
             "cuda_final.submit: the stream is entered",

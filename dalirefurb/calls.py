@@ -63,7 +63,7 @@ INSTEAD: Words = {
     },
     **{
         name: f"pass bad_samples=BadSamplePolicy({name}=...) to the loader"
-        for name in ("on_bad_sample", "quarantine", "fallback_decoder", "max_pixels", "retry_s")
+        for name in ("on_bad_sample", "quarantine", "max_pixels", "retry_s")
     },
     "labels": "ImageFolder finds them in the names of folders, FileList(paths, labels) takes them",
     "reuse_factor": "the planner has it: Refurbish(len(source), batch_size=64, reuse_factor=3), not Standard, which "

@@ -64,15 +64,13 @@ class InputBuilder:
         beside = {"sizes": entering, "index": self._told(samples.indices)}
         return {"sample": samples.data, **beside, **as_inputs(drawn)}, np.stack(sides, axis=1)
 
-    def final(
-        self, plan: BatchPlan, images: Sequence[NDArray[np.uint8]], shown: NDArray[np.int64] | None = None
-    ) -> dict[str, Feed]:
+    def final(self, plan: BatchPlan, images: Sequence[NDArray[np.uint8]], shown: NDArray[np.int64]) -> dict[str, Feed]:
         """Lay out what the final graph needs to serve a batch, of whose B images these are the partial ones.
 
-        They show the samples of these indices, int64 of shape (B,); by default the plan's samples.
+        They show the samples of these indices, int64 of shape (B,).
         """
         sizes = Images.of(images).places.sizes if self.partial_size is None else None
-        return {"partial": images, **self.final_parameters(plan, plan.indices if shown is None else shown, sizes)}
+        return {"partial": images, **self.final_parameters(plan, shown, sizes)}
 
     def whole(self, plan: BatchPlan, samples: Samples) -> dict[str, Feed]:
         """Lay out what a graph of both parts needs to serve a batch, given its B samples."""

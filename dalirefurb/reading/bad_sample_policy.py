@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,7 +29,6 @@ class BadSamplePolicy(metaclass=TakesNumbers):
             made if it is not there, and those whose contents are found to be bad are appended, one line of JSON each;
             what is gone, or has a size that this recipe cannot take, is not, as another run may use it. Ranks may share
             it.
-        fallback_decoder: No longer of use, and warned of: Pillow decodes what DALI is not given, whatever is said here.
         max_pixels: Pixels of one encoded image at most, which takes 3 bytes a pixel when it is decoded, and of what a
             stage makes of it, as a `Resize` does of a very long one; a larger one, perhaps a decompression bomb, is a
             bad sample. Of what is resized and cropped right after, in the same part, the crop's window alone is made,
@@ -45,7 +43,6 @@ class BadSamplePolicy(metaclass=TakesNumbers):
 
     on_bad_sample: OnBadSample = "raise"
     quarantine: str | os.PathLike[str] | None = None
-    fallback_decoder: Literal["pillow"] | None = None
     max_pixels: int | None = 100_000_000
     retry_s: float = RETRY_S
 
@@ -57,12 +54,6 @@ class BadSamplePolicy(metaclass=TakesNumbers):
         require(self.quarantine is None or given == "replace", name, "'replace' with a quarantine", given, remedy)
         if self.quarantine is not None:
             check_path(self.quarantine)
-        if self.fallback_decoder is not None:
-            warnings.warn(
-                "fallback_decoder is no longer of use, since Pillow decodes what DALI is not given: leave it out",
-                DeprecationWarning,
-                stacklevel=5,
-            )
         if self.max_pixels is not None:
             integer("max_pixels", self.max_pixels, 1, None, "None for any size")
         number("retry_s", self.retry_s, "of at least 0", lambda seconds: seconds >= 0, "0: never ask again")

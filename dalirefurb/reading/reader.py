@@ -33,7 +33,7 @@ class Samples:
         heights: Heights of the images in pixels, EXIF orientation applied, int64 of shape (n,).
         widths: Widths of the images in pixels, EXIF orientation applied, int64 of shape (n,).
         indices: Indices of the samples that were asked for, or of what replaces them, int64 of shape (n,).
-        as_read: Encoded images as they were before a fallback decoder encoded any of them anew; empty where the source
+        as_read: Encoded images as they were before any of them was encoded anew; empty where the source
             gives decoded images.
     """
 

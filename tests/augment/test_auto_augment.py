@@ -117,7 +117,7 @@ def _serve(recipe: Recipe, reuse_factor: int, epochs: int) -> Iterator[tuple[lis
         rows = np.flatnonzero(plan.miss)
         samples = Samples([image] * len(rows), np.full(len(rows), SIZE), np.full(len(rows), SIZE), plan.indices[rows])
         feeds = input_builder.partial(plan.indices[rows], plan.version[rows], samples)[0] | input_builder.final(
-            plan, [image] * COUNT
+            plan, [image] * COUNT, plan.indices
         )
         drawn = []
         for stage in ("auto_augment_1", "auto_augment_2"):

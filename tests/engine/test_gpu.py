@@ -375,7 +375,7 @@ def test_a_final_graph_makes_the_same_of_what_is_laid_out_on_the_gpu_and_of_imag
     recipe = rand_augment(SIZE, raw=True, order="crop_last")
     plan = next(iter(Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=3, seed=7).epoch(0)))
     images = [np.asarray(picture(row, height=SIZE, width=SIZE)) for row in range(6)]
-    feeds = InputBuilder(recipe, seed=7, entering=(SIZE, SIZE, 3)).final(plan, images)
+    feeds = InputBuilder(recipe, seed=7, entering=(SIZE, SIZE, 3)).final(plan, images, plan.indices)
     made: dict[str, list[np.ndarray]] = {}
     with DeviceStore() as store:
         store.open(StoreSpec((SIZE, SIZE, 3), 6, {}))

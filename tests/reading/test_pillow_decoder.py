@@ -245,11 +245,3 @@ def test_no_version_of_pillow_is_asked_of_what_is_decoded_already() -> None:
 def test_orientation_is_applied() -> None:
     content = oriented()
     assert np.array_equal(decode(content), np.asarray(as_pillow_opens(content)))
-
-
-@pytest.mark.parametrize("name", ["pillow", "opencv"])
-def test_a_fallback_decoder_is_of_no_use_and_said_to_be(name: Any) -> None:
-    with pytest.warns(DeprecationWarning, match="fallback_decoder is no longer of use, .*: leave it out") as warned:
-        policy = BadSamplePolicy(fallback_decoder=name)
-    assert [warning.filename for warning in warned] == [__file__]
-    assert policy.fingerprint() == {}

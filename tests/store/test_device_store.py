@@ -372,9 +372,9 @@ def test_a_final_graph_makes_the_same_of_what_is_laid_out_and_of_images(
         with store.get(plan.indices[leased], plan.version[leased]) as lease:
             batch = laid_out(store, lease, leased, others, len(images))
             np.testing.assert_array_equal(batch, np.stack(images))
-        replica.submit({**input_builder.final(plan, images), "partial": batch})
+        replica.submit({**input_builder.final(plan, images, plan.indices), "partial": batch})
         of_what_is_laid_out = np.array(replica.collect().as_tensor())
-        replica.submit(input_builder.final(plan, images))
+        replica.submit(input_builder.final(plan, images, plan.indices))
         np.testing.assert_array_equal(of_what_is_laid_out, np.array(replica.collect().as_tensor()))
 
 

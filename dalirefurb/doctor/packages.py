@@ -74,7 +74,8 @@ def _installed() -> dict[str, str]:
 def cuda(root: Path = Path("/")) -> Iterator[Finding]:
     """Compare the driver with what DALI, CuPy and PyTorch were built for."""
     installed = _installed()
-    told = re.search(r"Kernel Module\D*?(\d+)\.", text(root / "proc/driver/nvidia/version"))
+    # Of open modules it is "Kernel Module for x86_64  570.86".
+    told = re.search(r"Kernel Module.*?\s(\d+)\.\d", text(root / "proc/driver/nvidia/version"))
     built = {name: int(found[1]) for name in installed for pattern in (_DALI, _CUPY) if (found := pattern.match(name))}
     torch_cuda = _of_torch()
     values: dict[str, float | str | None] = {**built, "torch": torch_cuda, "driver": told and told[1]}

@@ -42,10 +42,14 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return there
 
 
-def with_driver(root: Path, version: str) -> Path:
+CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Tue Jan 7 2025\n"
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for {}  {{}}  Release Build  (builder@host)  Tue Jan 7 2025\n"
+
+
+def with_driver(root: Path, version: str, *, said: str = CLOSED) -> Path:
     where = root / "proc/driver/nvidia"
     where.mkdir(parents=True)
-    (where / "version").write_text(f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  Tue Jan 7 2025\n")
+    (where / "version").write_text(said.format(version))
     return root
 
 
@@ -58,6 +62,12 @@ def test_what_fits_together_is_good(installed: dict[str, str], root: Path) -> No
     assert [finding.state for finding in found] == ["good", "good"]
     assert "nvidia-dali-cuda120 2.4.0" in found[0].said
     assert found[1].said == "driver 570, for CUDA 12 and older"
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_an_open_driver_is_one(installed: dict[str, str], root: Path, machine: str) -> None:
+    found, *_ = packages.cuda(with_driver(root, "570.86.15", said=OPEN.format(machine)))
+    assert (found.state, found.said) == ("good", "driver 570, for CUDA 12 and older")
 
 
 def test_two_wheels_of_dali_are_wrong_and_so_is_none(installed: dict[str, str]) -> None:

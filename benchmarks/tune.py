@@ -87,9 +87,7 @@ def run_case(
 ) -> dict[str, Any]:
     """Measure with tune, run everything, and compare."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        costs = measure_costs(
-            source, recipes, batch_size=batch_size, epochs=config.epochs, disk=Path(folder), limit_s=config.limit_s
-        )
+        costs = measure_costs(source, recipes, batch_size=batch_size, disk=Path(folder), limit_s=config.limit_s)
         machine = replace(this_machine(0, _PLENTY), memory_bytes=_PLENTY)
         workload = Workload(len(source), batch_size, config.epochs)
         configurations = _configurations(config, costs)

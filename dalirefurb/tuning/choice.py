@@ -275,8 +275,7 @@ def _inconclusive(choice: OwnChoice, missing: str) -> OwnChoice:
 def _reuse_factors(split: SplitCosts, workload: Workload) -> list[int]:
     """Return the reuse factors to try: a deterministic part loses nothing however long it is kept."""
     usual = [factor for factor in REUSE_FACTORS if factor in split.kept]
-    for_ever = workload.epochs
-    return [*usual, for_ever] if split.deterministic and for_ever in split.kept and for_ever not in usual else usual
+    return sorted({*usual, workload.epochs} - {1}) if usual and split.deterministic else usual
 
 
 def _preference(prediction: Prediction) -> tuple[float, ...]:

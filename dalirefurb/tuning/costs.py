@@ -276,7 +276,6 @@ class Measured:
 
     Attributes:
         recipes: Recipes by name.
-        epochs: Number of epochs of the run.
         usual: What only hits where the recipe that is compared with splits by default.
         image_s: Seconds that an image takes the cores, by loader.
         hand_over_s: Seconds between two steps that a loader keeps up with, in each round, of some loaders.
@@ -285,7 +284,6 @@ class Measured:
     """
 
     recipes: Mapping[str, Recipe]
-    epochs: int
     usual: Key
     image_s: Mapping[Key, Spread]
     hand_over_s: Mapping[Key, Sequence[float]]
@@ -330,7 +328,7 @@ def _splits(measured: Measured, mixed_s: float) -> Iterator[SplitCosts]:
         hit_s = standard_s if hits.split == 0 else measured.image_s.get(hits)
         if hit_s is None:
             continue
-        factors = {1} if hits.split == 0 and not recipe.encoded else {1, *REUSE_FACTORS, measured.epochs}
+        factors = {1} if hits.split == 0 and not recipe.encoded else {1, *REUSE_FACTORS}
         put_s, nbytes = min(puts, key=lambda each: abs(each[1] - sizes.mean_bytes)) if puts else (0.0, 1.0)
         yield SplitCosts(
             recipe=hits.recipe,

@@ -92,7 +92,6 @@ def measure(
     recipes: Mapping[str, Recipe],
     *,
     batch_size: int,
-    epochs: int,
     step: Step | float | None = None,
     disk: Path | None = None,
     placements: Sequence[Placement] = (("cpu", "cpu"),),
@@ -108,7 +107,7 @@ def measure(
     told("reading some samples")
     samples = read_some(source)
     standards = [Key(name, devices) for devices in placements for name in recipes]
-    return _Measurement(samples, recipes, standards, batch_size, epochs, disk, limit_s, told, began).run(step)
+    return _Measurement(samples, recipes, standards, batch_size, disk, limit_s, told, began).run(step)
 
 
 @dataclass
@@ -129,7 +128,6 @@ class _Measurement:
     recipes: Mapping[str, Recipe]
     standards: list[Key]
     batch_size: int
-    epochs: int
     disk: Path | None
     limit_s: float
     told: Told
@@ -181,7 +179,6 @@ class _Measurement:
         return costs_of(
             Measured(
                 recipes=self.recipes,
-                epochs=self.epochs,
                 usual=self.usual,
                 image_s=image_s,
                 hand_over_s=self.hand_over_s,

@@ -172,7 +172,8 @@ def predict(costs: Costs, machine: Machine, workload: Workload, configuration: C
     first, _ = _image_s(costs, machine, workload, configuration, 1.0, nbytes)
     epoch_0_s = first * workload.num_samples / machine.ranks
     run_s = epoch_0_s + (workload.epochs - 1) * time * workload.num_samples / machine.ranks
-    kept = configuration.coverage * split.kept[configuration.reuse_factor] + 1 - configuration.coverage
+    of_cached = 1.0 if split.deterministic else split.kept[configuration.reuse_factor]
+    kept = configuration.coverage * of_cached + 1 - configuration.coverage
     step = workload.step_s / (workload.batch_size / machine.ranks)
     disk_bytes = round(nbytes * _disk_share(nbytes, machine, configuration.tier))
     return Prediction(

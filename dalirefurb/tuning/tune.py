@@ -114,7 +114,6 @@ def tune(
         source,
         recipes,
         batch_size=batch_size,
-        epochs=epochs,
         step=step,
         disk=folder,
         placements=placements,

@@ -376,6 +376,20 @@ def test_a_short_run_pays_its_first_epoch():
     assert chosen(costs(split(put_ms=0.1), step_ms=10), epochs=1).leave_off
 
 
+@pytest.mark.parametrize("epochs", [7, 30, 90])
+def test_what_is_not_random_is_kept_for_the_whole_run_however_many_epochs_that_has(epochs):
+    decoded = split(place=1, hit_ms=0.1, kept=1.0, deterministic=True)
+    choice = chosen(costs(decoded, step_ms=1), epochs=epochs)
+    assert choice.recommended.configuration.is_keep(choice.workload)
+    assert choice.recommended.kept == 1
+
+
+def test_a_run_of_one_epoch_has_one_row_of_standard():
+    choice = chosen(costs(step_ms=1), epochs=1)
+    usual = [row.configuration for row in choice.rows if row.configuration.reuse_factor == 1]
+    assert usual == [choice.standard.configuration]
+
+
 def test_all_of_it_is_json_and_the_costs_are_read_again():
     advice = advise(costs(step_ms=10), machine(), workload(step_s=10 * MS))
     written = json.loads(json.dumps(advice.as_dict()))

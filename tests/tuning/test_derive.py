@@ -41,7 +41,6 @@ def derived(left_out=(), hand_over_s=None, changed=None):
     }
     measured = Measured(
         recipes={"paper": RECIPE},
-        epochs=10,
         usual=HITS,
         image_s={key: Spread.of([value]) for key, value in image_s.items() if key not in left_out},
         hand_over_s=hand_over_s or {},

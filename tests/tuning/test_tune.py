@@ -414,7 +414,7 @@ def test_a_broken_image_is_left_out_and_told(tmp_path, monkeypatch):
     paths = sorted(map(str, tmp_path.glob("*/*.jpg")))
     (tmp_path / "gone.jpg").write_bytes(b"")
     source = FileList([*paths, str(tmp_path / "missing.jpg"), str(tmp_path / "gone.jpg")], [0] * 34)
-    measured = measure(source, {"recipe": rand_augment(16)}, batch_size=16, epochs=3, limit_s=1.0)
+    measured = measure(source, {"recipe": rand_augment(16)}, batch_size=16, limit_s=1.0)
     assert any("cannot be read" in note for note in measured.notes)
 
 
@@ -422,10 +422,10 @@ def test_what_other_processes_took_of_the_cores_is_told(tmp_path, monkeypatch):
     make_small(monkeypatch)
     monkeypatch.setattr(measuring, "watch_others", lambda: lambda: 1.3)
     source = ImageFolder(write_folder(tmp_path, num_samples=32))
-    measured = measure(source, {"recipe": rand_augment(16)}, batch_size=16, epochs=3, limit_s=1.0)
+    measured = measure(source, {"recipe": rand_augment(16)}, batch_size=16, limit_s=1.0)
     assert "other processes took 1.3 cores while it measured: figures are those of what was left" in measured.notes
     monkeypatch.setattr(measuring, "watch_others", lambda: lambda: 0.1)
-    measured = measure(source, {"recipe": rand_augment(16)}, batch_size=16, epochs=3, limit_s=1.0)
+    measured = measure(source, {"recipe": rand_augment(16)}, batch_size=16, limit_s=1.0)
     assert not any("other processes" in note for note in measured.notes)
 
 
@@ -442,7 +442,6 @@ def test_what_cannot_be_measured_is_a_line(folder, tmp_path, monkeypatch):
         ImageFolder(folder),
         {"recipe": rand_augment(16)},
         batch_size=16,
-        epochs=3,
         disk=tmp_path / "file",
         placements=[("cpu", "cpu"), ("gpu", "gpu")],
         limit_s=2.0,

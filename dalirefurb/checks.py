@@ -111,8 +111,8 @@ def number(name: str, value: Any, limits: str, within: Callable[[float], bool], 
             words, such as "in 0..1".
     """
     given = plain(value)
-    holds = isinstance(given, Real) and not isinstance(given, bool) and within(given)  # type: ignore[arg-type]
-    require(holds, name, f"a number {limits}", given, remedy)
+    real = _real(given)
+    require(real is not None and within(real), name, f"a number {limits}", given, remedy)
     return float(given)
 
 
@@ -124,10 +124,18 @@ def interval(name: str, value: object, wanted: str, within: Callable[[float, flo
             0 < low <= high".
     """
     given = plain(value)
-    pair: Any = given if isinstance(given, tuple) and len(given) == 2 else (None, None)
-    holds = all(isinstance(each, Real) and not isinstance(each, bool) for each in pair) and within(*pair)
+    low, high = map(_real, given) if isinstance(given, tuple) and len(given) == 2 else (None, None)
+    holds = low is not None and high is not None and within(low, high)
     require(holds, name, wanted, given, remedy)
-    return float(pair[0]), float(pair[1])
+    return float(given[0]), float(given[1])
+
+
+def _real(value: object) -> float | None:
+    """Return a real number as a plain float; None if it is none, or a bool, or larger than any float."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else None
+    except OverflowError:
+        return None
 
 
 class CheckedFields:

@@ -82,6 +82,18 @@ def test_what_is_checked_of_an_argument_is_told_in_parts() -> None:
     assert parts(lambda: interval("s", 2, "two", lambda *_: True, "0, 1")) == ("s", "two", "2", "0, 1")
 
 
+def test_a_number_that_no_float_can_hold_is_refused_as_any_other() -> None:
+    far = 10**400
+    for refused in (
+        lambda: number("p", far, "above 0", lambda p: p > 0, "1"),
+        lambda: number("p", -far, "finite", lambda p: True, "1"),
+        lambda: interval("s", (1, far), "rising", lambda low, high: low < high, "0, 1"),
+    ):
+        with pytest.raises(ConfigurationError, match=r"must be .*000"):
+            refused()
+    assert number("p", float("inf"), "above 0", lambda p: p > 0, "1") == float("inf")
+
+
 def test_a_bad_sample_has_a_remedy() -> None:
     remedy = 'see to it, or have the loader serve another in its place: bad_samples=BadSamplePolicy("replace")'
     assert str(SampleError(3, "cat/1.jpg", "is empty")) == f"sample 3 (cat/1.jpg): is empty; {remedy}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -144,7 +145,10 @@ def _described(path: Path) -> tuple[Machine, Workload]:
         field: budget_bytes(machine[name], available=lambda: None) for name, field in _BYTES.items() if name in machine
     }
     cores = integer("cores", machine.get("cores"), 1, None, "write the number of cores")
-    speed = number("core_speed", machine.get("core_speed", 1.0), "above 0", lambda speed: speed > 0, "1 is usual")
+    for name in ("source_bandwidth", "disk_read", "disk_write"):
+        remedy = "leave it out: as measured"
+        must(nbytes.get(_BYTES[name], 1) > 0, name, "more than no bytes a second", machine.get(name), remedy)
+    speed = number("core_speed", machine.get("core_speed", 1.0), "above 0", lambda x: 0 < x < math.inf, "1 is usual")
     remedy = "write a multiple of gpus"
     name = "batch_size of [training]"  # not the option
     batch_size = integer(name, training.get("batch_size", 64), 1, None, remedy)
@@ -152,7 +156,7 @@ def _described(path: Path) -> tuple[Machine, Workload]:
     samples = integer("num_samples", training.get("num_samples"), batch_size, None, "write the samples of an epoch")
     epochs = integer("epochs of [training]", training.get("epochs", 90), 1, None, "write the number of epochs")
     name, step_ms = "step_ms of [training]", training.get("step_ms", 0)
-    step_ms = number(name, step_ms, "of at least 0", lambda ms: ms >= 0, "left out: no step")
+    step_ms = number(name, step_ms, "of at least 0", lambda ms: 0 <= ms < math.inf, "left out: no step")
     return (
         Machine(cores, ranks=ranks, core_speed=speed, **{"memory_bytes": 0, **nbytes}),
         Workload(samples, batch_size, epochs, step_ms / 1e3),

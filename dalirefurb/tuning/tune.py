@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -89,16 +90,16 @@ def tune(
             "tune measures all splits, but the source's images have gone through stages already: pass the source that "
             "Kept was given, or Kept with form='decoded'"
         )
-    recipes = {"recipe": recipe} if isinstance(recipe, Recipe) else dict(recipe)
-    require(bool(recipes), "recipe", "a Recipe, or several by name", recipe, "pass such as rand_augment(224)")
-    for each in recipes.values():
-        require(isinstance(each, Recipe), "recipe", "a Recipe, or several by name", each, "pass such as rand_augment()")
+    recipes = {"recipe": recipe} if isinstance(recipe, Recipe) else recipe
+    named = isinstance(recipes, Mapping) and recipes and all(isinstance(each, Recipe) for each in recipes.values())
+    require(bool(named), "recipe", "a Recipe, or several by name", recipe, "pass such as rand_augment(224)")
     batch_size = integer("batch_size", batch_size, 1, None, "64 is usual")
     epochs = integer("epochs", epochs, 1, None, "pass the number of epochs of the run")
     min_kept = number("min_kept", min_kept, "in 0..1", lambda share: 0 <= share <= 1, "0.95 is usual")
-    limit_s = number("limit_s", limit_s, "above 0", lambda seconds: seconds > 0, "120 is usual")
+    limit_s = number("limit_s", limit_s, "above 0", lambda seconds: 0 < seconds < math.inf, "120 is usual")
     if step is not None and not callable(step):
-        step = number("step", step, "above 0, or a function", lambda seconds: seconds > 0, "pass seconds of a batch")
+        remedy = "pass seconds of a batch"
+        step = number("step", step, "above 0, or a function", lambda seconds: 0 < seconds < math.inf, remedy)
     if placements is None:
         placements = _PLACEMENTS if torch.cuda.is_available() else _PLACEMENTS[:1]
     listed = isinstance(placements, (list, tuple)) and len(placements) > 0

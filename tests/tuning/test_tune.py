@@ -209,6 +209,15 @@ def test_the_code_for_several_ranks_runs_in_as_many_processes(folder, tmp_path, 
             "error: batch_size of [training] must be an int of at least 1, got 0",
         ),
         ("[machine]\ncores = 4\n[training]\nnum_samples = 1000\nepochs = 0\n", "error: epochs of [training] must be"),
+        (
+            "[machine]\ncores = 4\ncore_speed = inf\n[training]\nnum_samples = 1000\n",
+            "error: core_speed must be a number",
+        ),
+        ("[machine]\ncores = 4\n[training]\nnum_samples = 1000\nstep_ms = inf\n", "error: step_ms of [training] must"),
+        *(
+            (f"[machine]\ncores = 4\n{name} = 0\n[training]\nnum_samples = 1000\n", f"error: {name} must be more than")
+            for name in ("source_bandwidth", "disk_read", "disk_write")
+        ),
         ("[machine]\ncores = 4\nmemory = '60%'\n[training]\nnum_samples = 1000\n", "60%"),
         ("cores = ", "TOML"),
     ],
@@ -460,9 +469,13 @@ def test_what_cannot_be_measured_is_a_line(folder, tmp_path, monkeypatch):
     [
         ({"source": "photos"}, "source"),
         ({"recipe": {}}, "recipe"),
+        ({"recipe": 3}, "recipe must be a Recipe, or several by name, got 3"),
         ({"recipe": {"a": 3}}, "recipe"),
         ({"batch_size": 0}, "batch_size"),
         ({"step": -1.0}, "step"),
+        ({"step": float("inf")}, "step must be a number above 0, or a function, got inf"),
+        ({"limit_s": float("inf")}, "limit_s must be a number above 0, got inf"),
+        ({"limit_s": 10**400}, "limit_s must be a number above 0, got 1000"),
         ({"min_kept": 2}, "min_kept"),
         ({"memory": "much"}, "budget"),
         ({"disk": "/no/such"}, "disk must be a folder where a cache may lie, but /no/such is not there"),

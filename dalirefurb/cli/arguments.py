@@ -16,7 +16,7 @@ from dalirefurb.cli.maintenance import compile_kernels, doctor
 from dalirefurb.cli.show import PRESETS, STAGES, show
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES, Number, flag, learning_rate, owners_of, path
 from dalirefurb.cli.terminal import complain, escaped, say
-from dalirefurb.cli.tune import TUNED, tune
+from dalirefurb.cli.tune import OF_MEASUREMENT, TUNED, tune
 
 _ANY = Number(int)
 
@@ -290,6 +290,7 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--machine", type=path, metavar="FILE", help="compute for the machine that a TOML file describes"
     )
+    parser.set_defaults(of_measurement={name: parser.get_default(name) for name in OF_MEASUREMENT})
 
 
 def _add_keep(parser: argparse.ArgumentParser) -> None:

@@ -70,9 +70,9 @@ _DEFAULTS = {"preset": "rand_augment", "size": 224, "seed": 0, "batch_size": 64,
 _AUGMENTATION, _PLAN = ("preset", "size", "order", "split"), ("num_samples", "batch_size", "epochs", "technique")
 _TARGETS = ("masks", "coco", "yolo")
 _OF_MODE = {
-    "": {*_AUGMENTATION, *_TARGETS, "seed", "reuse_factor"},
-    "--operations": {"preset", "size"},
-    "--plan": {*_PLAN, "seed", *OPTIONS},
+    "": {"folder", "out", *_AUGMENTATION, *_TARGETS, "seed", "reuse_factor"},
+    "--operations": {"folder", "out", "preset", "size"},
+    "--plan": {"folder", "out", *_PLAN, "seed", *OPTIONS},
     "--bandwidth": {*_AUGMENTATION, "batch_size", "seed"},
 }
 """Options that a mode heeds, by the flag of the mode."""
@@ -85,16 +85,15 @@ def _check_heeded(options: argparse.Namespace) -> None:
         if mode != "--plan":
             raise ConfigurationError(f"--bandwidth is for --plan, got {options.bandwidth} without it; add --plan")
         mode = "--bandwidth"
-    for name in (*_AUGMENTATION, *_PLAN, *_TARGETS, "seed", *OPTIONS):
+    for name in ("folder", "out", *_AUGMENTATION, *_PLAN, *_TARGETS, "seed", *OPTIONS):
         value = getattr(options, name)
         if value is None:
             setattr(options, name, _DEFAULTS.get(name))
         elif name not in _OF_MODE[mode]:
             modes = [each for each, heeded in _OF_MODE.items() if name in heeded]
             if mode:
-                raise ConfigurationError(
-                    f"{flag(name)} changes nothing with {mode}, got {value}; leave one of them out"
-                )
+                called = "FOLDER" if name == "folder" else flag(name)
+                raise ConfigurationError(f"{called} changes nothing with {mode}, got {value}; leave one of them out")
             raise ConfigurationError(f"{flag(name)} is for {modes[0]}, got {value} without it; add {modes[0]}")
 
 

@@ -17,6 +17,7 @@ from dalirefurb.checks import require as must
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.limits import check_alone, require
 from dalirefurb.cli.show import PRESETS
+from dalirefurb.cli.techniques import flag
 from dalirefurb.cli.terminal import escaped, importing, say, waiting
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.files import check_file, check_writable, write, writing
@@ -40,6 +41,9 @@ ORDERS = ("paper", "crop_last")
 
 _MEASURED_WITH = ("preset", "size")
 """Options of a measurement that are written down with its costs."""
+
+OF_MEASUREMENT = ("batch_size", "epochs", "step_ms", "memory", "limit", "verify")
+"""Options to which costs that are there already have answers of their own."""
 
 _BYTES = {
     "memory": "memory_bytes",
@@ -107,6 +111,12 @@ def _elsewhere(options: argparse.Namespace) -> Advice:
             "--machine needs costs that were measured: run dalirefurb tune FOLDER --json costs.json on a machine you "
             "have, and pass --costs costs.json"
         )
+    for name, usual in options.of_measurement.items():
+        if (given := getattr(options, name)) != usual:
+            raise ConfigurationError(
+                f"{flag(name)} changes nothing with --costs, got {given}; leave one of them out, or describe machine "
+                "and training with --machine FILE"
+            )
     try:
         values = json.loads(options.costs.read_text())
         costs = Costs.from_dict(values["costs"])

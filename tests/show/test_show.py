@@ -509,6 +509,8 @@ def test_what_a_gpu_is_given_for_a_batch_is_printed(capsys):
     for wrong, message in (
         (["--bandwidth", "0B"], "--bandwidth must be above 0, got 0B: pass such as 2.8TB"),
         (["--epochs", "2"], "--epochs changes nothing with --bandwidth, got 2"),
+        (["photos"], "FOLDER changes nothing with --bandwidth, got photos"),
+        (["--out", "a.png"], "--out changes nothing with --bandwidth, got a.png"),
         (["--preset", "stages"], "--preset stages is for --operations"),
     ):
         assert main([*options, *wrong]) == 2

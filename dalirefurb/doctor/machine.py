@@ -92,7 +92,7 @@ def shared_memory() -> Iterator[Finding]:
         yield Finding("shared memory", "note", "there is none at /dev/shm; the library needs none")
         return
     free = shutil.disk_usage(folder).free
-    written, read, _ = _speeds(folder, min(_MOST_BYTES, free // 2))
+    written, read, _ = disk_speeds(folder)
     values = {"free_bytes": free, "write_bytes_per_s": written, "read_bytes_per_s": read}
     said = f"{amount(free)} free, written at {amount(written)}/s and read at {amount(read)}/s"
     yield Finding("shared memory", "good", f"{said}; the library needs none, PyTorch's workers do", values=values)
@@ -193,31 +193,21 @@ def _kinds(files: list[Path]) -> Iterator[Finding]:
 def disk_speeds(folder: Path) -> tuple[float, float, float]:
     """Return the bytes per second that a folder's disk takes, that it gives, and that the page cache gives.
 
+    A file is written there, dropped from the page cache, which shared memory never is, read twice, and deleted.
+
     Raises:
         OSError: If no file can be written there.
     """
-    return _speeds(folder, min(_MOST_BYTES, shutil.disk_usage(folder).free // 2), drop=True)
-
-
-def _speeds(folder: Path, most: int, *, drop: bool = False) -> tuple[float, float, float]:
-    """Write a file and read it twice; return bytes per second of each.
-
-    Args:
-        folder: Folder where the file is, until it is deleted.
-        most: Largest number of bytes to write.
-        drop: Whether it is written to a disk, and dropped from the page cache before it is read first.
-    """
+    most = min(_MOST_BYTES, shutil.disk_usage(folder).free // 2)
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         began, blocks = time.perf_counter(), 0
         while not blocks or (blocks * len(_BLOCK) < most and time.perf_counter() - began < _LONGEST_S):
             file.write(_BLOCK)
             blocks += 1
-            if drop:  # Block by block: what a slow disk has not written yet would take long at the end.
-                os.fdatasync(file.fileno())
+            os.fdatasync(file.fileno())  # Block by block: what a slow disk has not yet would take long at the end.
         speeds = [blocks * len(_BLOCK) / (time.perf_counter() - began)]
-        if drop:
-            with suppress(OSError):
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with suppress(OSError):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         buffer = bytearray(len(_BLOCK))
         for _ in range(2):
             file.seek(0)

@@ -213,14 +213,14 @@ def test_files_of_which_nothing_is_known_are_not_taken_for_others(
 
 
 def test_a_slow_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_speeds", lambda *_, **__: (5e7, 4e7, 5e9))
+    monkeypatch.setattr(machine, "disk_speeds", lambda _: (5e7, 4e7, 5e9))
     (finding,) = machine.temporary_folder()
     assert finding.state == "slow"
     assert "read at 40.00 MB/s from the disk and at 5.00 GB/s from the page cache" in finding.said
 
 
 def test_speeds_are_of_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
-    assert min(machine._speeds(tmp_path, 8 << 20, drop=True)) > 0
+    assert min(machine.disk_speeds(tmp_path)) > 0
     assert [*tmp_path.iterdir()] == []
 
 
@@ -228,7 +228,7 @@ def test_a_disk_that_writes_slowly_is_not_written_to_for_long(tmp_path: Path, mo
     flushed: list[int] = []
     monkeypatch.setattr(machine.os, "fdatasync", flushed.append)
     monkeypatch.setattr(machine, "_LONGEST_S", 1e-9)
-    assert min(machine._speeds(tmp_path, 1 << 30, drop=True)) > 0
+    assert min(machine.disk_speeds(tmp_path)) > 0
     assert len(flushed) == 1
 
 

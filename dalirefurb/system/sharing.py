@@ -50,8 +50,8 @@ def local_processes() -> int:
         return stated
     launcher = launched()
     here = told("LOCAL_WORLD_SIZE") if launcher is None else launcher.local_world_size
-    distributed = _distributed()
-    if distributed is not None:
+    distributed: Any = sys.modules.get("torch.distributed")  # Who has not imported it has no process group.
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
         known = here is not None and launcher is not None and launcher[:2] == (rank, world_size)
         found = _found(distributed, rank, world_size, wait=not known)
@@ -72,13 +72,6 @@ def shared_by(processes: int | None) -> Iterator[None]:
 def boot_id() -> str:
     """Return what tells this start of the machine from others; nothing where Linux does not say it."""
     return text(Path("/proc/sys/kernel/random/boot_id"))
-
-
-def _distributed() -> Any:
-    """Return torch.distributed, if it is initialised. Who has not imported torch has no process group."""
-    distributed = sys.modules.get("torch.distributed")
-    ready = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    return distributed if ready else None
 
 
 def _found(distributed: Any, rank: int, world_size: int, *, wait: bool) -> int:

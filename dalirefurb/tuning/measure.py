@@ -156,9 +156,8 @@ class _Measurement:
             self.notes.append(f"{count} of the samples looked at cannot be read; they are left out")
         with self.stack:
             self.told("compiling kernels, where they are not yet, and warming up")
-            self._add_standards()
             warming = time.perf_counter()
-            self._warm()
+            self._add_standards()
             batch = self.loaders[self.first].batch()
             timed_step = TimedStep(step, batch)
             self.began += time.perf_counter() - warming
@@ -215,15 +214,12 @@ class _Measurement:
         return f"{named(key.recipe, key.devices)}, cached {place_of(cached, stages[0].name)}"
 
     def _add_standards(self) -> None:
+        """Have each recipe serve a little, so that all is compiled; those that cannot are none of those measured."""
         rows = self._rows()
         planner = Standard(len(rows), batch_size=self.batch_size)
-        for key in self.standards:
+        for key in list(self.standards):
             self.loaders[key] = Turns(rows, self.recipes[key.recipe], planner, devices=key.devices)
             self.slices[key] = []
-
-    def _warm(self) -> None:
-        """Have each recipe serve a little, so that all is compiled; those that cannot are none of those measured."""
-        for key in list(self.standards):
             if self._slice(key, 0.0, named(key.recipe, key.devices)) is None:
                 self.standards.remove(key)
 

@@ -90,8 +90,32 @@ class Advice(Choice):
         }
 
     def figure(self) -> Figure:
-        """Draw images/s against the reuse factor for each split, with the step's line. Needs Matplotlib."""
-        return _draw(self)
+        """Draw images/s against the reuse factor for each split, with the step's line. Needs Matplotlib.
+
+        There is a panel for each recipe: full lines keep enough of the different images, dotted ones do not.
+        """
+        from matplotlib.figure import Figure
+
+        names = list(dict.fromkeys(split.recipe for split in self.costs.splits))
+        figure = Figure(figsize=(0.6 + 5.2 * len(names), 5.2), layout="constrained")
+        panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
+        taken = None if self.recommended is None else self.recommended.configuration
+        alone = replace(self.workload, step_s=0.0, step_cpu_s=0.0)
+        speed = 0.0 if taken is None else predict(self.costs, self.machine, alone, taken).images_per_s
+        top = _HEADROOM * max([speed, *(max(_speeds(self, split)) for split in self.costs.splits)])
+        for name, axes in zip(names, panels, strict=True):
+            _draw_recipe(axes, self, [split for split in self.costs.splits if split.recipe == name], top)
+            axes.set_title(ORDERS.get(name, name), fontsize=10)
+            if taken is not None and taken.split.recipe == name:
+                axes.plot([min(taken.reuse_factor, _FACTORS[-1])], [speed], "o", color=CACHED, markersize=9, zorder=3)
+        panels[0].set_ylabel("images/s, loading alone")
+        said = f"nothing is recommended: {self.missing}"
+        if taken is not None:
+            said = f"the dot is what to take: {self.name_of(taken)}"
+        kept = f"lines: where images are cached; full where at least {self.min_kept:g} of the different images are kept"
+        lines = [line for each in (said, kept) for line in wrap(each, _CHARACTERS * len(names))]
+        figure.suptitle("\n".join(lines), fontsize=9)
+        return figure
 
 
 _KEEP_IN_MEMORY = "/dev/shm/dalirefurb-keep"
@@ -119,14 +143,7 @@ def table(choice: Choice) -> str:
         ]
         for row in shown(choice)
     ]
-    widths = [max(len(line[place]) for line in [head, *rows]) for place in range(len(head))]
-    lines = [
-        "  ".join(
-            f"{cell:<{width}}" if not place else f"{cell:>{width}}"
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in [head, *rows]
-    ]
+    lines = _columns([head, *rows], right=True)
     beside = f"computed; of standard: as a multiple of {standard.configuration.name}"
     return "\n".join([*lines, f"{beside}; run: {choice.workload.epochs} epochs; * what to take"])
 
@@ -151,9 +168,14 @@ def forms(choice: Choice) -> str:
             speed = alike[0].images_per_s if alike else 0
             brings = [f"{speed:,.0f}", f"{speed / choice.standard.images_per_s:.2f}"] if alike else ["-", "-"]
             lines.append([form, amount(nbytes), room, *brings])
+    return "\n".join(_columns(lines))
+
+
+def _columns(lines: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
+    """Write cells below each other, those of the first column, or of all, at the left."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
-    return "\n".join("  ".join(line).rstrip() for line in padded)
+    form = "  ".join(f"{{:{'>' if right and place else '<'}{width}}}" for place, width in enumerate(widths))
+    return [form.format(*line).rstrip() for line in lines]
 
 
 def shown(choice: Choice) -> list[Prediction]:
@@ -300,32 +322,6 @@ _LEAST_DISTANCE = 0.05
 _HEADROOM = 1.1
 _CHARACTERS = 62
 """Of a line above each panel."""
-
-
-def _draw(choice: Choice) -> Figure:
-    """Draw it, a panel for each recipe: full lines keep enough of the different images, dotted ones do not."""
-    from matplotlib.figure import Figure
-
-    names = list(dict.fromkeys(split.recipe for split in choice.costs.splits))
-    figure = Figure(figsize=(0.6 + 5.2 * len(names), 5.2), layout="constrained")
-    panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
-    taken = None if choice.recommended is None else choice.recommended.configuration
-    alone = replace(choice.workload, step_s=0.0, step_cpu_s=0.0)
-    speed = 0.0 if taken is None else predict(choice.costs, choice.machine, alone, taken).images_per_s
-    top = _HEADROOM * max([speed, *(max(_speeds(choice, split)) for split in choice.costs.splits)])
-    for name, axes in zip(names, panels, strict=True):
-        _draw_recipe(axes, choice, [split for split in choice.costs.splits if split.recipe == name], top)
-        axes.set_title(ORDERS.get(name, name), fontsize=10)
-        if taken is not None and taken.split.recipe == name:
-            axes.plot([min(taken.reuse_factor, _FACTORS[-1])], [speed], "o", color=CACHED, markersize=9, zorder=3)
-    panels[0].set_ylabel("images/s, loading alone")
-    said = f"nothing is recommended: {choice.missing}"
-    if taken is not None:
-        said = f"the dot is what to take: {choice.name_of(taken)}"
-    kept = f"lines: where images are cached; full where at least {choice.min_kept:g} of the different images are kept"
-    lines = [line for each in (said, kept) for line in wrap(each, _CHARACTERS * len(names))]
-    figure.suptitle("\n".join(lines), fontsize=9)
-    return figure
 
 
 def _draw_recipe(axes: Axes, choice: Choice, splits: Sequence[SplitCosts], top: float) -> None:

@@ -110,11 +110,9 @@ _RENAMED = re.compile(r"it is (\w+) here")
 
 
 def instead(owner: Any, word: str) -> str | None:
-    """Return what takes the place of a word from elsewhere, such as an argument; None if it is not known.
+    """Return what takes the place of a word from elsewhere, such as an argument, where a class or function is asked.
 
-    Args:
-        owner: Class or function that is asked for it; what the table `INSTEAD` of a class says comes first.
-        word: The word.
+    What the table `INSTEAD` of a class says comes first. None if it is not known.
     """
     return getattr(owner, "INSTEAD", {}).get(word) or INSTEAD.get(word)
 

@@ -103,9 +103,6 @@ class StateMismatchError(DalirefurbError):
     Args:
         keys: Names of what differs, the topmost alone, such as "versions.pillow".
         message: Text that names each with both values.
-
-    Attributes:
-        keys: Names of what differs.
     """
 
     def __init__(self, keys: tuple[str, ...], message: str) -> None:

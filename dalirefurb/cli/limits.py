@@ -29,12 +29,7 @@ PIXEL_BYTES = 12
 
 
 def check_memory(nbytes: int, what: str, remedy: str) -> None:
-    """Refuse what does not fit into the memory at hand.
-
-    Args:
-        nbytes: The least memory that is needed, in bytes.
-        what: What needs the memory, for the message.
-        remedy: What to do if the memory is too small, for the message.
+    """Refuse what does not fit into the memory at hand, of which it needs so many bytes at least.
 
     Raises:
         ConfigurationError: If it does not fit.
@@ -61,11 +56,7 @@ def check_alone() -> None:
 
 
 def require(purpose: str, *packages: str) -> None:
-    """Look for packages, without importing them.
-
-    Args:
-        purpose: What needs the packages, for the message.
-        packages: Names of the packages to install: "Pillow", "scikit-image" or "matplotlib".
+    """Look for packages that something needs, "Pillow", "scikit-image" or "matplotlib", without importing them.
 
     Raises:
         ConfigurationError: If some cannot be found.

@@ -23,11 +23,7 @@ from dalirefurb.planning.smart_cache import SmartCache
 class Number:
     """Turns text into a number within limits.
 
-    Attributes:
-        kind: Type of the number: int or float.
-        least: The least number allowed.
-        most: The greatest number allowed.
-        refusal: Message for a number below `least`, with a place for the number; by default it says what must hold.
+    `refusal` is what is said of one below `least`, with a place for it, if not what must hold.
     """
 
     kind: type[int] | type[float]

@@ -102,12 +102,7 @@ def _write(stream: TextIO, text: str) -> None:
 
 @contextmanager
 def waiting(what: str, done: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Say what is waited for if that takes long, less and less often.
-
-    Args:
-        what: What is being done, such as "reading photos".
-        done: Function that says how much of it is done.
-    """
+    """Say what is waited for, such as "reading photos", and how much is done, if it takes long, ever less often."""
     began, ended = time.monotonic(), threading.Event()
 
     def tell() -> None:
@@ -129,12 +124,6 @@ def counted(items: Iterable[Item], what: str, unit: str, total: int) -> Iterator
     """Yield items; show a bar on standard error if all output is a terminal's, else say now and then how many are done.
 
     A pipe's reader may write to the same terminal at any time: a bar would be torn, or tear what that writes.
-
-    Args:
-        items: The items.
-        what: What is done with them.
-        unit: Word for one of them.
-        total: Number of them.
     """
     if sys.stderr.isatty() and sys.stdout.isatty():
         from tqdm import tqdm

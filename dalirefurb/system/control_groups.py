@@ -14,12 +14,7 @@ Controller = Literal["cpu", "memory"]
 
 
 class ControlGroup(NamedTuple):
-    """One control group.
-
-    Attributes:
-        folder: Folder of the group's files.
-        version: Version of control groups, 1 or 2.
-    """
+    """One control group of version 1 or 2, and the folder of its files."""
 
     folder: Path
     version: int
@@ -32,9 +27,7 @@ class ControlGroup(NamedTuple):
 def groups(controller: Controller, root: Path = Path("/")) -> Iterator[ControlGroup]:
     """Yield the groups that hold this process, from its own up to the highest that it can see.
 
-    Args:
-        controller: Name of the controller that has the limits asked for.
-        root: The folder that holds `proc` and `sys`.
+    `root` is the folder that holds `proc` and `sys`.
     """
     for line in text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

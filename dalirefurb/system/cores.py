@@ -1,4 +1,7 @@
-"""Cores that this process may use: those that its affinity names, within its control groups' CPU quota."""
+"""Cores that this process may use: those that its affinity names, within its control groups' CPU quota.
+
+`root` is the folder that holds `proc` and `sys`.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,13 @@ def usable_cores(root: Path = Path("/")) -> int:
     """Count the cores that this process can keep busy, at least 1.
 
     A quota of one and a half cores counts as two: one thread alone would leave half a core unused.
-
-    Args:
-        root: The folder that holds `proc` and `sys`.
     """
     named = len(os.sched_getaffinity(0))
     return max(1, min([named, *(math.ceil(quota) for quota in _quotas(root))]))
 
 
 def busy_s(root: Path = Path("/")) -> tuple[float, float] | None:
-    """Return the seconds that all cores have worked, and those that a host had them wait; None if it is not told.
-
-    Args:
-        root: The folder that holds `proc`.
-    """
+    """Return the seconds that all cores have worked, and those that a host had them wait; None if it is not told."""
     fields = text(root / "proc/stat").partition("\n")[0].split()
     if len(fields) < 9 or fields[0] != "cpu":
         return None
@@ -39,9 +35,6 @@ def busy_s(root: Path = Path("/")) -> tuple[float, float] | None:
 
 def watch_others(root: Path = Path("/")) -> Callable[[], float]:
     """Watch what keeps the machine's cores busy beside this process, and what its host gives to others.
-
-    Args:
-        root: The folder that holds `proc`.
 
     Returns:
         Function that tells how many cores that took since, on average; 0 where Linux's accounts are missing, or this

@@ -156,14 +156,7 @@ def configurations(costs: Costs, machine: Machine, workload: Workload) -> list[C
 
 
 def choose(costs: Costs, machine: Machine, workload: Workload, *, min_kept: float) -> Choice:
-    """Compute every configuration, and choose.
-
-    Args:
-        costs: What was measured; its first recipe is the one to compare with.
-        machine: Where training runs.
-        workload: What is trained.
-        min_kept: Least share of standard training's different images that must be kept, 0..1.
-    """
+    """Compute every configuration, and choose; the first recipe is the one to compare with."""
     every = [predict(costs, machine, workload, each) for each in configurations(costs, machine, workload)]
     standard = every[0]
     rows = sorted(every, key=lambda each: -each.run_images_per_s)

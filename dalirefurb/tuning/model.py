@@ -155,15 +155,9 @@ class Prediction:
 
 
 def predict(costs: Costs, machine: Machine, workload: Workload, configuration: Configuration) -> Prediction:
-    """Return what a configuration reaches on a machine, and what it takes there.
+    """Return what a configuration reaches on a machine, which need not be the one measured, and what it takes there.
 
     A cache that exceeds the machine's bytes is not refused here.
-
-    Args:
-        costs: Costs that were measured.
-        machine: Machine to predict for, which need not be the one measured.
-        workload: Workload of the whole run.
-        configuration: Configuration to predict.
     """
     split = configuration.split
     nbytes = _nbytes(workload, machine, configuration)

@@ -164,14 +164,7 @@ def workload_of(costs: Costs, num_samples: int, *, epochs: int) -> Workload:
 
 
 def advise(costs: Costs, machine: Machine, workload: Workload, *, min_kept: float = 0.95) -> Advice:
-    """Compute what to set from what was measured, here or on another machine.
-
-    Args:
-        costs: What was measured.
-        machine: Where training is to run.
-        workload: What is to be trained.
-        min_kept: See `tune`.
-    """
+    """Compute what to set from what was measured, here or on another machine; `min_kept` is that of `tune`."""
     return Advice(**vars(choose(costs, machine, workload, min_kept=min_kept)))
 
 

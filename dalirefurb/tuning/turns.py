@@ -153,10 +153,7 @@ def noted(notes: list[str], what: str) -> Iterator[None]:
 def slice_s(left_s: float, weights: Sequence[float], limits: tuple[float, float]) -> float:
     """Return the seconds of a slice, for three rounds of turns to take the time that is left.
 
-    Args:
-        left_s: That time, in seconds.
-        weights: Length of each loader's turns, in slices.
-        limits: The least and the most seconds of a slice.
+    Each loader's turn is as many slices long as its weight.
     """
     least, most = limits
     return min(most, max(least, (left_s / LEAST_ROUNDS - _TURN_S * len(weights)) / sum(weights)))
@@ -206,12 +203,7 @@ class Turns:
             self._state = loader.state_dict()
 
     def slice(self, seconds: float, step: Step | None = None) -> Slice:
-        """Serve for a while, and time it.
-
-        Args:
-            seconds: Seconds that it takes, at least.
-            step: Step that is taken with each batch; None: nothing is done with it.
-        """
+        """Serve for so many seconds at least, take a step with each batch, if there is one, and time it."""
         wait_until_idle(_IDLE_S)
         with self._loader(_SHALLOW if step is None else Prefetch()) as loader:
             batches = _served(loader)
@@ -246,11 +238,7 @@ class Turns:
             return images.clone(), copy.deepcopy(labels)
 
     def hand_over(self, wait_s: float) -> float:
-        """Return the seconds between steps of a loader that is faster than they are; see `between_s`.
-
-        Args:
-            wait_s: Seconds that each step waits, more than the loader needs for a batch.
-        """
+        """Return the seconds between steps that wait longer than the loader needs for a batch; see `between_s`."""
         waited: list[float] = []
 
         def step(*_: object) -> None:

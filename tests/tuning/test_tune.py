@@ -398,7 +398,7 @@ def test_a_loader_that_fails_in_a_round_is_no_candidate_and_is_told_once(folder,
     usual = Turns.slice
 
     def slice_of(self, *arguments):
-        if type(self._planner) is Frozen and self._recipe.split == 2:
+        if type(self.planner) is Frozen and self.recipe.split == 2:
             raise StoreError("no room")
         return usual(self, *arguments)
 

@@ -1,4 +1,4 @@
-"""The command line: `dalirefurb train FOLDER`, and `show`, `demo`, `cache`, `compile`, `tune` and `doctor`.
+"""The command line: `dalirefurb train FOLDER`, and `show`, `demo`, `tune`, `cache`, `keep`, `compile` and `doctor`.
 
 Its exit statuses are those of `EPILOG` in `cli/explanations.py`.
 """

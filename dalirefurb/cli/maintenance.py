@@ -1,4 +1,4 @@
-"""`dalirefurb cache`, `compile` and `doctor`: what looks after a store's file, compiled kernels, and the machine."""
+"""`dalirefurb cache`, `keep`, `compile` and `doctor`: what looks after stores, keeps, kernels, and the machine."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -105,7 +106,7 @@ class RefurbIterator(DALIGenericIterator, metaclass=Explained):  # type: ignore[
         if self._ended:
             return iter([])
         self._epoch = None
-        return self._served(iter(self._loader))
+        return chain(map(self._named, iter(self._loader)), self._end())  # An error would end a generator of it all.
 
     def __next__(self) -> DaliBatch:
         self._epoch = self._epoch or iter(self)
@@ -119,9 +120,9 @@ class RefurbIterator(DALIGenericIterator, metaclass=Explained):  # type: ignore[
         """Make the next batch the first of an epoch; at an epoch's end there is nothing to do with `auto_reset`."""
         self._epoch, self._ended = None, False
 
-    def _served(self, batches: Iterator[Batch]) -> Iterator[DaliBatch]:
-        yield from map(self._named, batches)
+    def _end(self) -> Iterator[DaliBatch]:
         self._ended = not self._resets
+        yield from ()
 
     def _named(self, batch: Batch) -> DaliBatch:
         images, labels, *indices = batch
@@ -151,7 +152,12 @@ def _check_policy(loader: Any, wanted: LastBatchPolicy | None) -> LastBatchPolic
         return own
     remedy = "pass such as LastBatchPolicy.DROP, or leave it out"
     require(isinstance(wanted, LastBatchPolicy), "last_batch_policy", "a LastBatchPolicy", wanted, remedy)
-    if wanted is own or planner.num_samples % planner.batch_size == 0:
+    if own is LastBatchPolicy.PARTIAL:
+        full = loader.rows_per_epoch == len(loader) * loader.batch_size
+    else:
+        rows = loader.state_dict()["division"][1] if planner.padded else planner.batch_size
+        full = planner.num_samples % rows == 0
+    if wanted is own or full:
         return own
     raise ConfigurationError(
         f"last_batch_policy must be what the planner does, {own.name}, got {wanted.name}: leave it out, or "

@@ -10,7 +10,7 @@ import pytest
 import torch
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
-from dalirefurb import Arrays, Evaluate, Loader, PartialSource, Standard, evaluate, simple
+from dalirefurb import Arrays, Echo, Evaluate, Loader, PartialSource, Standard, evaluate, simple
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
 
@@ -130,6 +130,41 @@ def test_where_all_batches_are_full_any_policy_is_kept() -> None:
     with load(Standard(NUM_SAMPLES, batch_size=5)) as loader:
         for policy in (DROP, FILL, PARTIAL):
             assert [len(each) for each in labels_of(loader.dali_iterator(last_batch_policy=policy))] == [5, 5]
+
+
+@pytest.mark.filterwarnings("ignore:.*random")
+def test_whether_all_batches_are_full_is_told_by_what_is_served() -> None:
+    with load(Echo(Standard(NUM_SAMPLES, batch_size=BATCH), echoing_factor=1.2, buffer_size=0)) as loader:
+        assert [len(each) for each in labels_of(loader.dali_iterator(last_batch_policy=DROP))] == [4, 4, 4]
+    with load(Echo(Standard(NUM_SAMPLES, batch_size=5), echoing_factor=1.3, buffer_size=0)) as loader:
+        assert [len(each) for each in labels_of(loader.dali_iterator())] == [5, 5, 3]
+        with pytest.raises(ConfigurationError, match="the planner does, PARTIAL, got DROP: leave"):
+            loader.dali_iterator(last_batch_policy=DROP)
+    padded = Evaluate(NUM_SAMPLES, batch_size=5, pad=True)
+    with load(padded, with_indices=True, rank=(1, 2)) as loader:
+        assert [batch["index"].tolist() for (batch,) in loader.dali_iterator()] == [[3, 4, 5], [9, -1, -1]]
+        with pytest.raises(ConfigurationError, match="the planner does, FILL, got DROP: leave"):
+            loader.dali_iterator(last_batch_policy=DROP)
+    for planner, rank in ((padded, (0, 1)), (Evaluate(NUM_SAMPLES, batch_size=10, pad=True), (1, 2))):
+        with load(planner, with_indices=True, rank=rank) as loader:
+            assert {len(each) for each in labels_of(loader.dali_iterator(last_batch_policy=DROP))} == {5}
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_after_an_error_an_epoch_goes_on_with_the_batch_that_failed() -> None:
+    with load() as loader:
+        iterator, expected = loader.dali_iterator(), labels_of(loader.dali_iterator())
+        loader.set_epoch(0)
+        served = [next(iterator)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loader._assembler.engine, "take", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(iterator)
+        served += iter(lambda: next(iterator, None), None)
+        assert [batch["label"].tolist() for (batch,) in served] == expected
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -159,7 +159,7 @@ class Loader(Mappable, metaclass=Explained):
         fingerprint = configuration.fingerprint
         self.source, self.recipe, self.planner = source, recipe, planner
         self.views = recipes if own is None else own.views
-        self._own_versions = own
+        self._own_versions, self._versions = own, versions
         self._kernels = kernels
         dtypes = tuple(each.output.dtype for each in (recipe, *recipes) * versions)
         targets: TargetTensors | None = None
@@ -186,12 +186,12 @@ class Loader(Mappable, metaclass=Explained):
     @property
     def batch_size(self) -> int:
         """Rows of a full batch on this rank; the planner's `batch_size` is that of all ranks together."""
-        return self._assembler.part.batch_size // (1 if self._own_versions is None else self._own_versions.views)
+        return self._assembler.part.batch_size // self._versions
 
     @property
     def rows_per_epoch(self) -> int:
         """Rows that this rank is served in an epoch."""
-        return self._assembler.part.rows_per_epoch
+        return self._assembler.part.rows_per_epoch // self._versions
 
     @property
     def batches_ahead(self) -> int:

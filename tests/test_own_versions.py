@@ -128,6 +128,7 @@ def test_without_reuse_and_from_arrays_each_view_is_fresh() -> None:
     loader = Loader(source, RECIPE.for_arrays(), planner, views=3)
     assert "views: 3" in repr(loader)
     assert (loader.batch_size, loader.num_samples, len(loader)) == (5, COUNT, 4)
+    assert loader.rows_per_epoch == COUNT
     for *views, labels in served(loader, 1):
         assert [len(each) for each in views] == [len(labels)] * 3
         assert all(each.is_contiguous() for each in views)

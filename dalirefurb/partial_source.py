@@ -210,7 +210,6 @@ class PartialSource(metaclass=Explained):
         if num_threads is not None:
             remedy = "leave it out for as many as the partial part has"
             threads = integer("num_threads", num_threads, 1, None, remedy)
-        self._has_pipeline = True
 
         def graph() -> tuple[Node, ...]:
             images, *others = fn.external_source(self, num_outputs=self.num_outputs, no_copy=True)
@@ -219,7 +218,9 @@ class PartialSource(metaclass=Explained):
             return *(made if len(self._recipes) > 1 else [made]), *others[:known]
 
         options = {"batch_size": self.batch_size, "enable_conditionals": True} | options
-        return pipeline_def(graph)(num_threads=threads, device_id=device_id, **options)
+        pipeline = pipeline_def(graph)(num_threads=threads, device_id=device_id, **options)
+        self._has_pipeline = True
+        return pipeline
 
     @property
     def num_outputs(self) -> int:

@@ -429,6 +429,8 @@ def test_a_source_has_one_pipeline(source: ImageFolder) -> None:
     with PartialSource(source, RECIPE, refurbish(), MemoryStore()) as samples:
         with pytest.raises(ConfigurationError, match="num_threads must be an int of at least 1, got 0: leave it out"):
             samples.pipeline(num_threads=0)
+        with pytest.raises(TypeError, match="prefetch_queue_depth"):
+            samples.pipeline(prefetch_queue_depth="deep")
         samples.pipeline()
         with pytest.raises(
             ConfigurationError, match=r"pipeline\(\) must be called once, got 'a second call': make a new"

@@ -29,13 +29,13 @@ def write(path: Path, figure: Figure, *, option: str = "--out") -> None:
     """
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=100)
-    with writing(path, option=option):
-        is_new = not path.exists()
+    with writing(path, option=option), path.open("wb") as file:
         try:
-            path.write_bytes(content.getbuffer())
-        except OSError:
-            if is_new:
-                path.unlink(missing_ok=True)
+            file.write(content.getbuffer())
+            file.flush()
+        except BaseException:
+            if path.is_file():  # and no device
+                path.unlink()
             raise
 
 

@@ -780,7 +780,10 @@ def test_kernels_that_are_not_installed_are_one_line(photographs, monkeypatch, c
     assert "--kernels numba needs Numba, which is not installed: pip install numba" in line
 
 
-def test_a_picture_that_cannot_be_written_whole_is_not_there(tmp_path, capsys):
+@pytest.mark.parametrize("earlier", [None, b"an earlier one"])
+def test_a_picture_that_cannot_be_written_whole_is_not_there(tmp_path, capsys, earlier):
+    if earlier is not None:
+        (tmp_path / "plan.png").write_bytes(earlier)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))

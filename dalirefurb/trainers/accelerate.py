@@ -133,11 +133,11 @@ class AcceleratedLoader(TrainerLoader, _STATE_MIXIN):  # type: ignore[misc]
 
     def begin(self) -> None:
         """Tell Accelerate that batches of this loader come, from where it is."""
-        super().begin()
-        self.remainder = 0
         self._pass = iter(self.loader)
         place = self.loader.state_dict()
         self._epoch, self._number = place["epoch"], place["batch"]
+        super().begin()  # Last: nobody calls `end` of what could not begin.
+        self.remainder = 0
 
     def end(self) -> None:
         """Tell Accelerate that no more of them come."""

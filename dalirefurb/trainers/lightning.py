@@ -269,7 +269,8 @@ class LogStats(_CALLBACK):  # type: ignore[misc]
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log, if it is time."""
-        if (batch_idx + 1) % trainer.log_every_n_steps == 0:
+        every = trainer.log_every_n_steps  # 0: never
+        if every and (batch_idx + 1) % every == 0:
             self._log(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from dalirefurb.checks import require
 from dalirefurb.engine.loader_view import Batch
 from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import ConfigurationError
@@ -60,6 +61,8 @@ class RefurbTrainer(_TRAINER):  # type: ignore[misc]
         stats_prefix: str = "data/",
         **settings: Any,
     ) -> None:
+        remedy = 'pass such as ("pixel_values", "labels")'
+        require(len(names) == len({*names}) == 2, "names", "two, each another", names, remedy)
         self._names = names
         self._stats_prefix = stats_prefix
         self._logged = Stats()

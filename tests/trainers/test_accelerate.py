@@ -11,7 +11,7 @@ import torch
 
 from dalirefurb import Evaluate, Loader, MemoryStore, Recipe, Refurbish, evaluate, simple
 from dalirefurb.augment import HorizontalFlip
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, LoaderError
 from tests.in_turn import EACH_CHANGE
 from tests.trainers.processes import in_two_processes
 from tests.trainers.streams import (
@@ -114,6 +114,16 @@ def test_skipped_batches_are_not_read_and_the_rest_is_exact(expected: list[Step]
         assert loader.stats().batches == BATCHES - batch
         assert not accelerator.gradient_state.in_dataloader
         assert rest_of(prepared, BATCHES) == expected[2 * BATCHES :]
+
+
+def test_a_loader_that_cannot_begin_does_not_stay_the_one_that_is_iterated() -> None:
+    accelerator = accelerator_for()
+    with training_loader() as loader:
+        prepared = prepare(accelerator, loader)
+    for begin in (lambda: next(iter(prepared)), lambda: next(iter(prepared.batch_sampler))):
+        with pytest.raises(LoaderError, match="the loader is closed"):
+            begin()
+        assert not accelerator.gradient_state.in_dataloader
 
 
 def test_gradients_are_accumulated_to_the_end_of_each_epoch_and_not_over_it() -> None:

@@ -440,11 +440,12 @@ def test_statistics_are_logged_as_often_as_the_trainer_logs() -> None:
             if "io/batches" in metrics:
                 self.kept.append((step, metrics))
 
-    logger = Kept()
-    fitted(LogStats("io/"), logger=[logger], log_every_n_steps=2)
-    assert [(step, metrics["io/batches"]) for step, metrics in logger.kept] == [
-        (BATCHES * epoch + step, batches) for epoch in range(EPOCHS) for step, batches in ((2, 2), (4, 2), (5, 1))
-    ]
+    for every, logged in ((2, ((2, 2), (4, 2), (5, 1))), (0, ((5, 5),))):
+        logger = Kept()
+        fitted(LogStats("io/"), logger=[logger], log_every_n_steps=every)
+        assert [(step, metrics["io/batches"]) for step, metrics in logger.kept] == [
+            (BATCHES * epoch + step, batches) for epoch in range(EPOCHS) for step, batches in logged
+        ]
     assert sum(metrics["io/samples"] for _, metrics in logger.kept) == EPOCHS * NUM_SAMPLES
 
 

@@ -186,6 +186,9 @@ def test_names_of_a_batch_can_be_chosen_and_what_is_no_loader_is_as_ever(tmp_pat
     with training_loader(planner) as loader:
         trainer = RefurbTrainer(Model(), arguments(tmp_path), train_dataset=loader, names=("x", "y"))
         assert [*next(iter(trainer.get_train_dataloader()))] == ["x", "y"]
+    for wrong in (("x",), ("x", "x"), ("x", "y", "z")):
+        with pytest.raises(ConfigurationError, match=r"names must be two, each another, got .*: pass such as"):
+            RefurbTrainer(Model(), arguments(tmp_path), names=wrong)
     rows = [{"pixel_values": torch.zeros(3, 32, 32), "labels": number} for number in range(4)]
     trainer = RefurbTrainer(Model(), arguments(tmp_path, max_steps=1), train_dataset=rows, eval_dataset=rows)
     trainer.train()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,7 +28,6 @@ from dalirefurb.store import MemoryStore
 from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import Objects, ObjectTarget, Polygons
 from dalirefurb.targets.mask_images import Masks
-from dalirefurb.targets.masks import warp_mask
 from dalirefurb.targets.objects import moved_objects
 from dalirefurb.targets.ragged import Ragged
 
@@ -148,14 +147,9 @@ class Album(MemoryStore):
 
 
 def of_good_samples(source: Source, count: int, make: Callable[[list[int]], Result]) -> Result:
-    """Make something of samples that are evenly spaced in a source, among those with objects if there are some.
+    """Make something of samples, by their indices, that are evenly spaced among those with objects if there are some.
 
-    Those that turn out to be bad are left out.
-
-    Args:
-        source: The source.
-        count: Number of samples wanted; fewer are taken where there are no more.
-        make: Function of the samples' indices, which raises a `SampleError` if one is bad.
+    As many as are wanted, or as there are. Those of which a `SampleError` is raised are left out.
 
     Raises:
         SampleError: If all are bad, or too many.
@@ -183,129 +177,147 @@ def of_good_samples(source: Source, count: int, make: Callable[[list[int]], Resu
 def take_pictures(
     source: Source, recipe: Recipe, samples: Sequence[int], *, reuse_factor: int, seed: int = 0
 ) -> list[Pictures]:
-    """Serve a few samples for as many epochs as two versions of them last, and keep what passes by.
-
-    Args:
-        source: Source of encoded images or arrays.
-        recipe: Recipe for what is done to the images, with its split.
-        samples: Indices of the samples, each once.
-        reuse_factor: Uses of each version, at least 1.
-        seed: The run's seed.
-    """
-    cached, served = _serve(source, recipe, samples, reuse_factor=reuse_factor, epochs=2 * reuse_factor, seed=seed)
-    parts: list[list[list[Part]]] = [[[]] * len(samples)] * len(served)
-    if isinstance(recipe.partner_stage, Mosaic):
-        parts = _parts(source, recipe, samples, cached, reuse_factor=reuse_factor, seed=seed)
-    made = []
-    for row, index in enumerate(samples):
-        original, label = source[index]
-        versions = []
-        for birth in (0, reuse_factor):
-            image = original if recipe.caches_encoded else cached[index, birth]
-            uses = slice(birth, birth + reuse_factor)
-            targets = _on_partial(source, recipe, index, birth, image.shape[:2], original.shape[:2], seed=seed)
-            moved: list[Targets] = [dict(each[row]) for _, each in served[uses]]
-            images, its_parts = [each[row] for each, _ in served[uses]], [each[row] for each in parts[uses]]
-            versions.append(Version(image, images, targets, moved, its_parts))
-        made.append(Pictures(index, original, versions, {} if source.annotations is None else label))
-    return made
-
-
-def _parts(
-    source: Source, recipe: Recipe, samples: Sequence[int], cached: Mapping[Any, Image], *, reuse_factor: int, seed: int
-) -> list[list[list[Part]]]:
-    """Return what served images were put together of, by epoch, sample and part.
-
-    The loader says it itself: each partial image's outline is an object of its sample, and goes where objects go.
-    """
-    outlines: list[list[Any]] = [[] for _ in range(len(source))]
-    for index in samples:
-        original, _ = source[index]
-        for birth in (0, reuse_factor):
-            height, width = size = cached[index, birth].shape[:2]
-            (maps,) = _partial_places(recipe, index, birth, size, original.shape[:2], seed=seed).maps
-            corners = np.array([[0, 0, 1], [width, 0, 1], [width, height, 1], [0, height, 1]]) @ maps.T
-            outlines[index].append([corners[:, :2] / corners[:, 2:]])
-    owners = Objects([[index] * len(each) for index, each in enumerate(outlines)])
-    outlined = copy(source)
-    outlined.annotations = {"outline": Polygons(outlines), "sample": owners}
-    _, served = _serve(outlined, recipe, samples, reuse_factor=reuse_factor, epochs=2 * reuse_factor, seed=seed)
-
-    def of_version(number: int, told: Targets) -> list[Part]:
-        objects = zip(told["sample"][number::2].tolist(), told["outline"][number::2], strict=True)
-        return [(index, np.asarray(outline[0])) for index, outline in objects if outline]  # none behind a horizon
-
-    return [[of_version(epoch // reuse_factor, each) for each in told] for epoch, (_, told) in enumerate(served)]
-
-
-def _partial_places(
-    recipe: Recipe, index: int, version: int, size: tuple[int, ...], source_size: tuple[int, ...], *, seed: int
-) -> Geometry:
-    """Return where everything in a partial image of this size comes from."""
-    (height, width), (source_height, source_width) = size, source_size
-    shown, numbers = np.array([index]), np.array([version])
-    return geometry(
-        recipe,
-        seed=seed,
-        indices=shown,
-        shown=shown,
-        versions=numbers,
-        servings=numbers,
-        heights=np.array([source_height]),
-        widths=np.array([source_width]),
-        partial=(height, width),
-    )
-
-
-def _on_partial(
-    source: Source,
-    recipe: Recipe,
-    index: int,
-    version: int,
-    size: tuple[int, ...],
-    source_size: tuple[int, ...],
-    *,
-    seed: int,
-) -> Targets:
-    """Return what belongs to a partial image of this size, of which the loader serves nothing."""
-    targets: Mapping[str, Any] = source.annotations or {}
-    if not targets:
-        return {}
-    (height, width), (source_height, source_width) = size, source_size
-    places = _partial_places(recipe, index, version, size, source_size, seed=seed)
-    shown, sizes = np.array([index]), np.array([source_size], np.int64)
-    moved, _ = moved_objects(targets, shown, sizes, places, (height, width))
-    made = {name: each.values if isinstance(each, Ragged) else each[0] for name, each in moved.items()}
-    for name, target in targets.items():
-        if isinstance(target, InstanceMasks):
-            drawn = np.empty((len(made[name]), height, width), np.uint8)
-            target.draw(made[name], places.maps[0], places.lines[0], (source_height, source_width), drawn)
-            made[name] = drawn
-        elif isinstance(target, Masks):
-            made[name] = np.empty((height, width), target.dtype)
-            labels = target.fitting(index, (source_height, source_width))
-            warp_mask(labels, places.maps[0], places.lines[0], target.fill, made[name])
-    return made
+    """Serve a few samples, each once, for as many epochs as two versions of them last, and keep what passes by."""
+    return _Session(source, recipe, samples, reuse_factor, seed).pictures()
 
 
 def square_image(source: Source, index: int, *, size: int) -> Image:
     """Return the middle of one image, resized to `size` x `size`."""
-    pages, _ = _serve(source, evaluate(size, raw=not source.encoded), [index], reuse_factor=1, epochs=1, seed=0)
+    pages, _ = _Session(source, evaluate(size, raw=not source.encoded), [index]).serve()
     return pages[index, 0]
 
 
 def levels(output: Output, images: NDArray[np.floating]) -> NDArray[np.uint8]:
-    """Undo the output's normalisation.
-
-    Args:
-        output: The output that made the images.
-        images: The normalised images, shape (B, 3, H, W).
-
-    Returns:
-        Shape (B, H, W, 3).
-    """
+    """Undo the normalisation of an output's images, shape (B, 3, H, W); return (B, H, W, 3)."""
     pixels = images.astype(np.float64).transpose(0, 2, 3, 1) * output.stds + output.means
     return (255 * pixels).round().clip(0, 255).astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class _Session:
+    """A few samples that are served for as many epochs as two versions of them last."""
+
+    source: Source
+    recipe: Recipe
+    samples: Sequence[int]
+    reuse_factor: int = 1
+    seed: int = 0
+
+    def pictures(self) -> list[Pictures]:
+        """Return what passes by."""
+        cached, served = self.serve()
+        parts: list[list[list[Part]]] = [[[]] * len(self.samples)] * len(served)
+        if isinstance(self.recipe.partner_stage, Mosaic):
+            parts = self._parts(cached)
+        made = []
+        for row, index in enumerate(self.samples):
+            original, label = self.source[index]
+            versions = []
+            for birth in (0, self.reuse_factor):
+                image = original if self.recipe.caches_encoded else cached[index, birth]
+                uses = slice(birth, birth + self.reuse_factor)
+                targets = self._on_partial(index, birth, image.shape[:2], original.shape[:2])
+                moved: list[Targets] = [dict(each[row]) for _, each in served[uses]]
+                images, its_parts = [each[row] for each, _ in served[uses]], [each[row] for each in parts[uses]]
+                versions.append(Version(image, images, targets, moved, its_parts))
+            made.append(Pictures(index, original, versions, {} if self.source.annotations is None else label))
+        return made
+
+    def serve(self) -> tuple[dict[tuple[int, int], Image], list[tuple[NDArray[np.uint8], Sequence[Targets]]]]:
+        """Return what the store held, and what each epoch served: (B, H, W, 3), and what belongs to each image.
+
+        Raises:
+            ConfigurationError: If there are volumes.
+            SampleError: If one of the samples is bad.
+        """
+        source, recipe, samples = self.source, self.recipe, tuple(self.samples)
+        if source.volumes or recipe.volumes:
+            raise ConfigurationError("pictures are of images, but these are volumes: source[i] is the arrays of one")
+        planner = Versions(
+            len(source), batch_size=len(samples), seed=self.seed, samples=samples, reuse_factor=self.reuse_factor
+        )
+        album = Album()
+        served = []
+        # A loader also looks at others than it serves, which may be bad.
+        settings: dict[str, Any] = {
+            "prefetch": Prefetch(replicas=1, look_ahead=1),
+            "bad_samples": BadSamplePolicy("replace"),
+            "target_form": None if source.annotations is None else "dicts",
+        }
+        nothing: Sequence[Targets] = [{}] * len(samples)
+        with album, _unsaid(), Loader(source, recipe, planner, album, **settings) as loader:
+            # A batch is stored after it is served, but before the next one is: hence one more.
+            for _ in range(2 * self.reuse_factor + 1):
+                for images, targets in loader:
+                    own = nothing if source.annotations is None else targets
+                    served.append((levels(recipe.output, images.numpy()), own))
+            for bad in loader.bad_samples():
+                if bad.index in samples:
+                    raise SampleError(bad.index, bad.name, bad.reason)
+        return album.pages, served[:-1]
+
+    def _parts(self, cached: Mapping[Any, Image]) -> list[list[list[Part]]]:
+        """Return what served images were put together of, by epoch, sample and part.
+
+        The loader says it itself: each partial image's outline is an object of its sample, and goes where objects go.
+        """
+        outlines: list[list[Any]] = [[] for _ in range(len(self.source))]
+        for index in self.samples:
+            original, _ = self.source[index]
+            for birth in (0, self.reuse_factor):
+                height, width = size = cached[index, birth].shape[:2]
+                (maps,) = self._places(index, birth, size, original.shape[:2]).maps
+                corners = np.array([[0, 0, 1], [width, 0, 1], [width, height, 1], [0, height, 1]]) @ maps.T
+                outlines[index].append([corners[:, :2] / corners[:, 2:]])
+        owners = Objects([[index] * len(each) for index, each in enumerate(outlines)])
+        outlined = copy(self.source)
+        outlined.annotations = {"outline": Polygons(outlines), "sample": owners}
+        _, served = replace(self, source=outlined).serve()
+
+        def of_version(number: int, told: Targets) -> list[Part]:
+            objects = zip(told["sample"][number::2].tolist(), told["outline"][number::2], strict=True)
+            return [(index, np.asarray(outline[0])) for index, outline in objects if outline]  # none behind a horizon
+
+        return [
+            [of_version(epoch // self.reuse_factor, each) for each in told] for epoch, (_, told) in enumerate(served)
+        ]
+
+    def _places(self, index: int, version: int, size: tuple[int, ...], source_size: tuple[int, ...]) -> Geometry:
+        """Return where everything in a partial image of this size comes from."""
+        (height, width), (source_height, source_width) = size, source_size
+        shown, numbers = np.array([index]), np.array([version])
+        return geometry(
+            self.recipe,
+            seed=self.seed,
+            indices=shown,
+            shown=shown,
+            versions=numbers,
+            servings=numbers,
+            heights=np.array([source_height]),
+            widths=np.array([source_width]),
+            partial=(height, width),
+        )
+
+    def _on_partial(self, index: int, version: int, size: tuple[int, ...], source_size: tuple[int, ...]) -> Targets:
+        """Return what belongs to a partial image of this size, of which the loader serves nothing."""
+        targets: Mapping[str, Any] = self.source.annotations or {}
+        if not targets:
+            return {}
+        (height, width), (source_height, source_width) = size, source_size
+        places = self._places(index, version, size, source_size)
+        shown, sizes = np.array([index]), np.array([source_size], np.int64)
+        moved, _ = moved_objects(targets, shown, sizes, places, (height, width))
+        made = {name: each.values if isinstance(each, Ragged) else each[0] for name, each in moved.items()}
+        at = places.maps[0], places.lines[0]
+        for name, target in targets.items():
+            if isinstance(target, InstanceMasks):
+                drawn = np.empty((len(made[name]), height, width), np.uint8)
+                target.draw(made[name], *at, (source_height, source_width), drawn)
+                made[name] = drawn
+            elif isinstance(target, Masks):
+                made[name] = np.empty((height, width), target.dtype)
+                target.warp(index, (source_height, source_width), *at, made[name])
+        return made
 
 
 @contextmanager
@@ -317,38 +329,3 @@ def _unsaid() -> Iterator[None]:
         yield
     finally:
         log.disabled = before
-
-
-def _serve(
-    source: Source, recipe: Recipe, samples: Sequence[int], *, reuse_factor: int, epochs: int, seed: int
-) -> tuple[dict[tuple[int, int], Image], list[tuple[NDArray[np.uint8], Sequence[Targets]]]]:
-    """Return what the store held, and what each epoch served: (B, H, W, 3), and what belongs to each image.
-
-    Raises:
-        ConfigurationError: If there are volumes.
-        SampleError: If one of the samples is bad.
-    """
-    if source.volumes or recipe.volumes:
-        raise ConfigurationError("pictures are of images, but these are volumes: source[i] is the arrays of one")
-    planner = Versions(
-        len(source), batch_size=len(samples), seed=seed, samples=tuple(samples), reuse_factor=reuse_factor
-    )
-    album = Album()
-    served = []
-    # A loader also looks at others than it serves, which may be bad.
-    settings: dict[str, Any] = {
-        "prefetch": Prefetch(replicas=1, look_ahead=1),
-        "bad_samples": BadSamplePolicy("replace"),
-        "target_form": None if source.annotations is None else "dicts",
-    }
-    nothing: Sequence[Targets] = [{}] * len(samples)
-    with album, _unsaid(), Loader(source, recipe, planner, album, **settings) as loader:
-        # A batch is stored after it is served, but before the next one is: hence one more.
-        for _ in range(epochs + 1):
-            for images, targets in loader:
-                own = nothing if source.annotations is None else targets
-                served.append((levels(recipe.output, images.numpy()), own))
-        for bad in loader.bad_samples():
-            if bad.index in samples:
-                raise SampleError(bad.index, bad.name, bad.reason)
-    return album.pages, served[:-1]

@@ -89,12 +89,10 @@ def table(runs: list[TimedRun]) -> str:
 
 
 def explanation(runs: list[TimedRun], *, step_ms: float, loading: Mapping[str, float]) -> str:
-    """Say what the figures mean, and what they do not.
+    """Say what the figures mean, and what they do not, of runs of which the first is the standard.
 
-    Args:
-        runs: The runs; the first is the standard.
-        step_ms: Milliseconds of the network's step on a batch while no data are prepared.
-        loading: Images/s of loading alone, of the first two runs last, where the batches are enough to tell speeds.
+    Beside them are the milliseconds of the network's step on a batch while no data are prepared and, where the batches
+    are enough to tell speeds, images/s of loading alone, of the first two runs last.
     """
     first, other = runs[:2]
     speeds = "All of it works. So few batches do not tell how fast it is: for that pass more --images, more --epochs."

@@ -51,11 +51,7 @@ class Photographs:
 
     @contextmanager
     def folder(self, path: Path | None = None) -> Iterator[Path]:
-        """Provide the folder, one subfolder per class.
-
-        Args:
-            path: Path where the folder is kept; it is made unless it is there from an earlier call. None: a temporary
-                folder that is deleted in the end.
+        """Provide the folder, one subfolder per class: at `path`, made unless it is there, or one deleted in the end.
 
         Raises:
             ConfigurationError: If a package is missing, or `path` holds something else or cannot be written.

@@ -32,13 +32,9 @@ _PATCH = 4
 class SmallResNet(nn.Module):
     """A residual network of 78,000 weights that costs a CPU core about half a millisecond per training image.
 
-    Large images are averaged to 56 .. 111 pixels a side, which needs no gradient.
+    Large images, of sides of at least 32 pixels, are averaged to 56 .. 111 pixels a side, which needs no gradient.
     The stem cuts the result into patches of 4 x 4; three residual blocks follow, the second and third at half the
     resolution and twice the width.
-
-    Args:
-        num_classes: Number of classes, which is the length of the output.
-        size: Side of the images in pixels, at least 32.
     """
 
     def __init__(self, num_classes: int, *, size: int) -> None:
@@ -146,10 +142,6 @@ class Trainer:
         learning_rate: The highest learning rate of the schedule.
         loading: Further arguments of the loader.
 
-    Attributes:
-        store: The store of partial images.
-        loader: The loader.
-
     Raises:
         ConfigurationError: If the parts do not fit together.
         OutOfMemoryError: If the partial images exceed the memory at hand.
@@ -211,12 +203,7 @@ class Trainer:
         )
 
     def hold_out(self, source: Source, **loading: Any) -> None:
-        """Keep images, decoded once, for `validation_accuracy`.
-
-        Args:
-            source: Source of the images, with the classes of those that are learned from.
-            loading: Further arguments of their loader.
-        """
+        """Keep images, decoded once, of the classes that are learned, for `validation_accuracy`."""
         planner = Evaluate(len(source), batch_size=min(self._planner.batch_size, len(source)))
         store = self._resources.enter_context(MemoryStore())
         recipe = evaluate(self._size)

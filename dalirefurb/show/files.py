@@ -19,13 +19,8 @@ if TYPE_CHECKING:
 def write(path: Path, figure: Figure, *, option: str = "--out") -> None:
     """Write a figure as a PNG, which is replaced if it is there.
 
-    Args:
-        path: Path of the file.
-        figure: The figure.
-        option: Option that named the path, for the message.
-
     Raises:
-        ConfigurationError: If `path` cannot be written.
+        ConfigurationError: If `path`, which that option has named, cannot be written.
     """
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=100)
@@ -42,12 +37,8 @@ def write(path: Path, figure: Figure, *, option: str = "--out") -> None:
 def check_writable(path: Path, *, option: str = "--out") -> None:
     """Find out whether a picture can be written, before it is made. Nothing is left there.
 
-    Args:
-        path: Path of the file.
-        option: Option that named it, for the message.
-
     Raises:
-        ConfigurationError: If it cannot, or is named as what is no PNG.
+        ConfigurationError: If it cannot, or that option names it as what is no PNG.
     """
     if path.suffix.lower() not in ("", ".png"):
         raise ConfigurationError(
@@ -57,12 +48,7 @@ def check_writable(path: Path, *, option: str = "--out") -> None:
 
 
 def check_file(path: Path, *, what: str = "picture", option: str) -> None:
-    """Find out whether a file can be written, before what is in it is made. Nothing is left there.
-
-    Args:
-        path: Path of the file.
-        what: What is to be in it, for the message.
-        option: Option that named it, for the message.
+    """Find out whether a file can be written, before what is to be in it is made. Nothing is left there.
 
     Raises:
         ConfigurationError: If it cannot.

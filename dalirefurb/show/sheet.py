@@ -92,14 +92,7 @@ def pictures_sheet(source: Source, recipe: Recipe, *, name: str, reuse_factor: i
     """Draw for a few samples the original, and for each of two versions the cached picture and those made from it.
 
     On them is drawn what belongs to them, if the source has targets: boxes, outlines and masks in a colour for each
-    class, keypoints in one for each place.
-
-    Args:
-        source: Source of encoded images or arrays.
-        recipe: Recipe for what is done to the images, with its split.
-        name: Name of the recipe.
-        reuse_factor: Uses of a version, 1 .. 12.
-        seed: The run's seed.
+    class, keypoints in one for each place. There is room for a reuse factor of 1 to 12.
     """
     take = partial(take_pictures, source, recipe, reuse_factor=reuse_factor, seed=seed)
     pictures = of_good_samples(source, _SAMPLES, take)
@@ -209,12 +202,9 @@ def _classes(pictures: Sequence[Pictures], source: Source, width: int) -> list[t
 
 
 def operations_sheet(source: Source, preset: str, *, size: int) -> Figure:
-    """Draw what every operation of a preset does to the first sample: pictures in a row, below each its magnitude.
+    """Draw what every operation of a preset of `TABLES` does to the first sample: a row, below each its magnitude.
 
-    Args:
-        source: Source of encoded images or arrays.
-        preset: One of `operations.TABLES`.
-        size: Side in pixels of the picture operated on; for arrays, it is their own side.
+    The picture operated on has sides of `size` pixels, or of arrays their own.
     """
     layer, note = TABLES[preset]
     rows = operate(_first_picture(source, size), layer)

@@ -20,12 +20,7 @@ from dalirefurb.trainers.trainer_loader import TrainerLoader
 
 
 class FabricLoader(TrainerLoader):
-    """A loader whose batches are on Fabric's device.
-
-    Args:
-        fabric: The `Fabric`.
-        loader: Loader that serves the batches.
-    """
+    """A loader whose batches are on Fabric's device."""
 
     def __init__(self, fabric: Any, loader: Loader) -> None:
         super().__init__(loader)
@@ -38,14 +33,9 @@ class FabricLoader(TrainerLoader):
 
 
 def setup_dataloaders(fabric: Any, *loaders: Loader) -> Any:
-    """Return what takes the place of `fabric.setup_dataloaders(*loaders)`.
+    """Return what takes the place of `fabric.setup_dataloaders(*loaders)` of a `Fabric` that is launched.
 
-    Args:
-        fabric: The `Fabric`, launched.
-        loaders: One or more loaders.
-
-    Returns:
-        One `FabricLoader`, or a list of as many as there are loaders.
+    That is one `FabricLoader`, or a list of as many as there are loaders.
     """
     served = [FabricLoader(fabric, loader) for loader in loaders]
     return served[0] if len(served) == 1 else served

@@ -35,14 +35,7 @@ Make: TypeAlias = "Callable[[], Loader] | Parts"
 
 
 class TrainerLoader:
-    """A loader's length, its place and its state; what iterating it means is the trainer's matter.
-
-    Args:
-        loader: Loader that serves the batches.
-
-    Attributes:
-        loader: Loader that serves the batches.
-    """
+    """A loader's length, its place and its state; what iterating it means is the trainer's matter."""
 
     def __init__(self, loader: Loader) -> None:
         mapped = "give the trainer what was mapped, and call the function on each batch in the training loop"

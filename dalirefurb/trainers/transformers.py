@@ -45,13 +45,11 @@ _IGNORED = -100
 class RefurbTrainer(_TRAINER):  # type: ignore[misc]
     """A `transformers.Trainer` whose `train_dataset`, `eval_dataset` and dataset of `predict` may be loaders.
 
-    Loaders are not closed. What is no loader is treated as ever.
+    Loaders are not closed. What is no loader is treated as ever. All other arguments are those of `Trainer`.
 
     Args:
-        arguments: Arguments of `transformers.Trainer`.
         names: Names of images and labels in a batch: the model's arguments.
         stats_prefix: Beginning of the names of the training loader's statistics in the logs.
-        settings: Further arguments of `transformers.Trainer`, by name.
     """
 
     def __init__(

@@ -36,17 +36,10 @@ _STATE_MIXIN: Any = import_trainer("accelerate.data_loader", install="accelerate
 
 
 def prepare(accelerator: Any, *loaders: Loader) -> Any:
-    """Return what takes the place of `accelerator.prepare(*loaders)`.
+    """Return what takes the place of `accelerator.prepare(*loaders)`: an `AcceleratedLoader`, or of several a tuple.
 
     Each is registered for `save_state` and `load_state`, but those of `Evaluate`: then a checkpoint can be evaluated on
     other samples.
-
-    Args:
-        accelerator: The `Accelerator`.
-        loaders: One or more loaders.
-
-    Returns:
-        One `AcceleratedLoader`, or a tuple of as many as there are loaders.
 
     Raises:
         ConfigurationError: If what evaluates in several processes has batches of unequal sizes.
@@ -60,8 +53,6 @@ class AcceleratedLoader(TrainerLoader, _STATE_MIXIN):  # type: ignore[misc]
     """A loader whose batches are on the accelerator's device, and which tells Accelerate where it is.
 
     Args:
-        accelerator: The `Accelerator`.
-        loader: Loader that serves the batches.
         batch_of: Function that makes what is served of the tensors of a batch and the number of rows that only fill it
             up; by default the tensors.
 
@@ -161,17 +152,12 @@ class AcceleratedLoader(TrainerLoader, _STATE_MIXIN):  # type: ignore[misc]
         if not self._goes_on():
             self.end_of_dataloader = True
             images = batch[0][0] if self.loader.views else batch[0]
-            self.remainder = self._left_over(len(images))
+            rows = self.loader.num_samples if self.loader.planner.padded else len(images) * self._processes
+            self.remainder = rows % self.total_batch_size
         fill = int((batch[2] < 0).sum()) if self.loader.planner.padded else 0
         if self.device is not None:
             batch = _ACCELERATE.utils.send_to_device(batch, self.device, non_blocking=self._accelerator.non_blocking)
         return self._batch_of(batch, fill)
-
-    def _left_over(self, rows: int) -> int:
-        """Return `remainder` of the last batch, which has so many rows on this rank."""
-        if self.loader.planner.padded:
-            return int(self.loader.num_samples % self.total_batch_size)
-        return int(rows * self._processes % self.total_batch_size)
 
 
 class _BatchNumbers:

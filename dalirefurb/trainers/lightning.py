@@ -56,11 +56,7 @@ _CALLBACK: Any = _PL.Callback
 
 
 class LightningLoader(TrainerLoader):
-    """What the data module gives to Lightning: the loader's batches, and nothing that Lightning would change.
-
-    Args:
-        loader: Loader that serves the batches.
-    """
+    """What the data module gives to Lightning: the loader's batches, and nothing that Lightning would change."""
 
     def __iter__(self) -> Iterator[Batch]:
         """Serve one epoch, or what is left of it."""
@@ -72,12 +68,7 @@ class LightningLoader(TrainerLoader):
 
 
 class _TrainingLoader(LightningLoader):
-    """The loader to fit with, which goes to where Lightning begins, and knows what has been trained on.
-
-    Args:
-        loader: Loader that serves the batches.
-        fit: Lightning's loop that trains on them.
-    """
+    """The loader to fit with, which goes to where Lightning's loop begins, and knows what that has trained on."""
 
     def __init__(self, loader: Loader, fit: Any) -> None:
         super().__init__(loader)
@@ -225,17 +216,16 @@ class RefurbDataModule(_DATA_MODULE):  # type: ignore[misc]
     def _made(self, stage: str) -> LightningLoader:
         """Return a stage's loader, made now if there is none."""
         if stage not in self._loaders:
-            if stage == "train" and self.trainer.overfit_batches > 0:
+            training = stage == "train"
+            if training and self.trainer.overfit_batches > 0:
                 warnings.warn(
                     "overfit_batches takes other samples in each epoch, since the planner shuffles all of them: leave "
                     "it out, and make the loader of source.subset(range(n))",
                     stacklevel=2,
                 )
             loader = make_loader(self._makers[stage])
-            training = stage == "train"
-            self._loaders[stage] = (
-                _TrainingLoader(loader, self.trainer.fit_loop) if training else LightningLoader(loader)
-            )
+            fit = self.trainer.fit_loop
+            self._loaders[stage] = _TrainingLoader(loader, fit) if training else LightningLoader(loader)
             self._restore()
         return self._loaders[stage]
 

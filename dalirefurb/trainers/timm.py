@@ -159,18 +159,12 @@ def _checked(batch: Any) -> Served:
     Raises:
         ConfigurationError: If it is something else, which a function given to `loader.map` may have made.
     """
-    pair = isinstance(batch, (tuple, list)) and len(batch) == 2
-    if not pair or not all(isinstance(each, torch.Tensor) for each in batch):
+    parts = batch if isinstance(batch, (tuple, list)) else None
+    if parts is None or len(parts) != 2 or not all(isinstance(each, torch.Tensor) for each in parts):
+        kinds = "" if parts is None else f" of {', '.join(type(each).__name__ for each in parts) or 'nothing'}"
         raise ConfigurationError(
-            f"batches must be (images, targets), two tensors, for timm, but the loader's view serves {_kind(batch)}: "
-            f"have the function that is given to map return (images, targets)"
+            f"batches must be (images, targets), two tensors, for timm, but the loader's view serves a "
+            f"{type(batch).__name__}{kinds}: have the function that is given to map return (images, targets)"
         )
-    images, targets = batch
+    images, targets = parts
     return images, targets
-
-
-def _kind(batch: Any) -> str:
-    """Say what a batch is."""
-    if isinstance(batch, (tuple, list)):
-        return f"a {type(batch).__name__} of {', '.join(type(each).__name__ for each in batch) or 'nothing'}"
-    return f"a {type(batch).__name__}"

@@ -98,11 +98,6 @@ def _keys(seed: int, counts: tuple[tuple[str, int], ...]) -> tuple[NDArray[Any],
     return index_keys, number_keys, purposes, counters
 
 
-def sort_keys(size: int, seed: int, *purpose: str | int) -> NDArray[np.uint64]:
-    """Give `size` distinct random 64-bit numbers; sorting by them is a random order without ties."""
-    return numbered_keys(np.arange(size, dtype=np.uint64), key(seed, *purpose))
-
-
 def numbered_keys(numbers: NDArray[np.uint64], of: np.uint64) -> NDArray[np.uint64]:
     """Give a random 64-bit number for each number, distinct ones for distinct numbers, by a key, any shape."""
     return _mix(numbers * GOLDEN + of)
@@ -110,7 +105,8 @@ def numbered_keys(numbers: NDArray[np.uint64], of: np.uint64) -> NDArray[np.uint
 
 def permutation(size: int, seed: int, *purpose: str | int) -> NDArray[np.int64]:
     """Order 0 .. size-1 at random, the same way for the same seed and purpose, shape (size,)."""
-    return np.argsort(sort_keys(size, seed, *purpose)).astype(np.int64, copy=False)
+    keys = numbered_keys(np.arange(size, dtype=np.uint64), key(seed, *purpose))
+    return np.argsort(keys).astype(np.int64, copy=False)
 
 
 _MOST_IN_TABLE = 512

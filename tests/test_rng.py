@@ -258,10 +258,11 @@ def test_a_permutation_puts_every_number_anywhere():
     assert_even(orders[:, 0] * 8 + orders[:, 1] - orders[:, 0] - (orders[:, 1] > orders[:, 0]), 56)
 
 
-def test_sort_keys_are_distinct_and_those_of_more_numbers_begin_alike():
-    keys = rng.sort_keys(ROWS, 3, "order")
+def test_keys_of_numbers_are_distinct_and_each_is_its_numbers_own():
+    numbers = np.arange(ROWS, dtype=np.uint64)
+    keys = rng.numbered_keys(numbers, rng.key(3, "order"))
     assert len(np.unique(keys)) == ROWS
-    assert np.array_equal(rng.sort_keys(10, 3, "order"), keys[:10])
+    assert np.array_equal(rng.numbered_keys(numbers[:10], rng.key(3, "order")), keys[:10])
 
 
 def test_the_stream_is_the_published_one():

@@ -16,7 +16,7 @@ from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.echo_stream import EchoStream
 from dalirefurb.planning.planner import RankPlanner
 from dalirefurb.planning.refurbish import Refurbish, Standard
-from dalirefurb.rng import sort_keys
+from dalirefurb.rng import key, numbered_keys
 from dalirefurb.testing.plans import Replay, listed
 from tests.planners import FEWER, batch_echoes, digest, example_echoes, inner_planners, joined
 
@@ -247,7 +247,8 @@ def test_rows_leave_the_buffer_as_they_leave_a_list_that_is_refilled(size, buffe
     leaves = leave_buffer(size, buffer_size, seed=1, epoch=epoch)
     places = min(max(1, buffer_size), size)
     buffer, left = list(range(places)), []
-    for row, drawn in enumerate(sort_keys(size - places, 1, "echo buffer", epoch).tolist(), places):
+    drawn_keys = numbered_keys(np.arange(size - places, dtype=np.uint64), key(1, "echo buffer", epoch))
+    for row, drawn in enumerate(drawn_keys.tolist(), places):
         left.append(buffer[drawn % places])
         buffer[drawn % places] = row
     assert np.argsort(leaves)[: size - places].tolist() == left

@@ -23,7 +23,7 @@ from dalirefurb.augment.policies.operations import Chosen, RangedOperation
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Arrays, Stage, draw
+from dalirefurb.augment.stage import Arrays, Stage, as_inputs, draw
 from dalirefurb.augment.stages.blur import GaussianBlur
 from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale, SolarizeAdd
 from dalirefurb.augment.stages.crop import HorizontalFlip, RandomCrop, VerticalFlip
@@ -216,6 +216,5 @@ def _applied(picture: Image, stages: Sequence[Stage], count: int, drawn: Mapping
     graph = Graph(recipe, "whole")
     blob = graph.serialize(max_batch_size=count, num_threads=threads)
     replica = Replica.of(graph, blob, num_threads=threads, device_id=None)
-    named = {f"{stage}/{name}": rows for stage, arrays in drawn.items() for name, rows in arrays.items()}
-    replica.submit({"sample": [picture] * count, **named})
+    replica.submit({"sample": [picture] * count, **as_inputs(drawn)})
     return list(levels(recipe.output, np.asarray(replica.collect().as_tensor())))

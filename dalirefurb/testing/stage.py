@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment import Stage
 from dalirefurb.augment.maps import chained
-from dalirefurb.augment.stage import Arrays, Device, draw
+from dalirefurb.augment.stage import Arrays, Device, as_inputs, draw
 from dalirefurb.augment.stages.custom import OnCPU
 from dalirefurb.image_batch import Image
 
@@ -73,22 +73,19 @@ def kernel_maker(stage: Stage) -> Maker | None:
         return None
     from dalirefurb.kernels.buffers import OutputBuffers
     from dalirefurb.kernels.lower import steps_of
-    from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
     from dalirefurb.kernels.program import KernelProgram
-    from dalirefurb.kernels.runner import KernelRunner
     from dalirefurb.kernels.thread_pool import KernelThreadPool
 
     steps = steps_of((stage,))
     if steps is None:
         return None
     program = KernelProgram(steps, None, split=len(steps))
-    pipelines = DecodePipelines([], DecodePipeline(None, max_rows=1, num_threads=1))
-    runner = KernelRunner(program, pipelines, KernelThreadPool(0), OutputBuffers(3))
+    pool, buffers = KernelThreadPool(0), OutputBuffers(0)
 
     def made(pictures: Sequence[Image], parameters: Mapping[str, NDArray[Any]]) -> list[Image]:
-        named = {f"{stage.name}/{name}": values for name, values in parameters.items()}
-        runner.submit({"sample": list(pictures), **named})
-        return [np.array(image) for image in runner.collect()]
+        work = program.work({"sample": pictures, **as_inputs({stage.name: parameters})}, reserve=buffers.partials)
+        pool.share(work.part(np.arange(len(pictures))))
+        return [np.array(image) for image in work.partials]
 
     return made
 

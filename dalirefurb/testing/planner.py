@@ -8,6 +8,7 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import numpy as np
@@ -126,19 +127,15 @@ class PlannerContract:
 
         def check(planner: Planner) -> None:
             expected = {epoch: [listed(plan) for plan in again(planner).epoch(epoch)] for epoch in range(3)}
-            got: dict[int, list[list[dict[str, list[int]]]]] = {}
+            together = threading.Barrier(3)
 
-            def plan_epochs(thread: int) -> None:
-                epochs = [epoch % 3 for epoch in range(thread, thread + 3)]
-                got[thread] = [[listed(plan) for plan in planner.epoch(epoch)] for epoch in epochs]
+            def plan_epochs(first: int) -> list[list[dict[str, list[int]]]]:
+                together.wait()
+                return [[listed(plan) for plan in planner.epoch(epoch % 3)] for epoch in range(first, first + 3)]
 
-            threads = [threading.Thread(target=plan_epochs, args=(number,)) for number in range(3)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            for number in range(3):
-                assert got[number] == [expected[epoch % 3] for epoch in range(number, number + 3)]
+            with ThreadPoolExecutor(3) as threads:
+                for first, got in enumerate(threads.map(plan_epochs, range(3))):
+                    assert got == [expected[epoch % 3] for epoch in range(first, first + 3)]
 
         self.for_each(check)
 

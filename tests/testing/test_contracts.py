@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -152,6 +153,18 @@ class Counting(Altered):
 def test_a_planner_that_breaks_a_promise_is_found(kind: type[Altered], test: str, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         getattr(planner_contract_of(kind), f"test_{test}")()
+
+
+def test_what_a_planner_raises_in_one_of_several_threads_is_told() -> None:
+    @dataclass(frozen=True)
+    class OfOneThread(Altered):
+        def plan(self, epoch: int, batch: int) -> Any:
+            if threading.current_thread() is not threading.main_thread():
+                raise RuntimeError("another thread")
+            return super().plan(epoch, batch)
+
+    with pytest.raises(RuntimeError, match="another thread"):
+        planner_contract_of(OfOneThread).test_threads_that_plan_at_once_get_what_each_would_get_alone()
 
 
 def test_a_planner_that_takes_any_number_is_found() -> None:

@@ -188,9 +188,9 @@ def square_image(source: Source, index: int, *, size: int) -> Image:
 
 
 def levels(output: Output, images: NDArray[np.floating]) -> NDArray[np.uint8]:
-    """Undo the normalisation of an output's images, shape (B, 3, H, W); return (B, H, W, 3)."""
+    """Undo the normalisation of an output's images, shape (B, channels, H, W); return (B, H, W, 3)."""
     pixels = images.astype(np.float64).transpose(0, 2, 3, 1) * output.stds + output.means
-    return (255 * pixels).round().clip(0, 255).astype(np.uint8)
+    return (255 * pixels).round().clip(0, 255).astype(np.uint8).repeat(3 // output.channels, axis=3)
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class _Session:
             for _ in range(2 * self.reuse_factor + 1):
                 for images, targets in loader:
                     own = nothing if source.annotations is None else targets
-                    served.append((levels(recipe.output, images.numpy()), own))
+                    served.append((levels(recipe.output, images.float().numpy()), own))
             for bad in loader.bad_samples():
                 if bad.index in samples:
                     raise SampleError(bad.index, bad.name, bad.reason)

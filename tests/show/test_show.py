@@ -142,6 +142,16 @@ def test_without_a_final_stage_what_is_served_is_what_is_cached(source):
             assert np.array_equal(image, version.cached)
 
 
+@pytest.mark.parametrize("output", [Output(32, dtype="bfloat16"), Output(32, dtype="float16", channels=1)])
+def test_of_any_output_the_levels_that_the_network_sees_are_shown_in_their_colours(source, output):
+    (each,) = take_pictures(source, Recipe(evaluate(32).stages, output), [2], reuse_factor=2)
+    for version in each.versions:
+        seen = Image.fromarray(version.cached).convert("L" if output.channels == 1 else "RGB").convert("RGB")
+        for image in version.served:
+            assert image.shape == (32, 32, 3)
+            assert abs(image.astype(int) - np.asarray(seen)).max() <= 1
+
+
 def test_a_split_after_decoding_caches_the_original(source):
     for each in take_pictures(source, simple(32, split=1), [0, 5], reuse_factor=2):
         for version in each.versions:

@@ -83,7 +83,7 @@ def kernel_maker(stage: Stage) -> Maker | None:
     pool, buffers = KernelThreadPool(0), OutputBuffers(0)
 
     def made(pictures: Sequence[Image], parameters: Mapping[str, NDArray[Any]]) -> list[Image]:
-        work = program.work({"sample": pictures, **as_inputs({stage.name: parameters})}, reserve=buffers.partials)
+        work = program.work({"sample": pictures, **as_inputs({stage.name: dict(parameters)})}, reserve=buffers.partials)
         pool.share(work.part(np.arange(len(pictures))))
         return [np.array(image) for image in work.partials]
 

@@ -296,7 +296,8 @@ def beta(alpha: float, draws: NDArray[np.float64]) -> float:
     if alpha > 0.5:
         spread = math.sqrt(-math.expm1(math.log(u[0]) * 2 / (2 * alpha - 1)))
         return min(1.0, max(0.0, (1 + spread * math.cos(2 * math.pi * u[1])) / 2))
-    first, second = np.log(u[:-1].reshape(-1, 2).T) / alpha  # Logarithms: the powers themselves may be 0.
+    # Logarithms: the powers themselves may be 0. Of a lesser alpha these would be infinite.
+    first, second = np.log(u[:-1].reshape(-1, 2).T) / max(alpha, 1e-300)
     taken = np.flatnonzero(np.logaddexp(first, second) <= 0)
     if not len(taken):  # Not once in 10**20 steps.
         return float(u[-1] < 0.5)

@@ -49,6 +49,10 @@ def test_mixups_share_has_the_papers_distribution(alpha):
     assert stats.kstest(found, stats.beta(alpha, alpha).cdf).pvalue > 1e-3
 
 
+def test_with_the_least_alpha_there_is_a_share_is_0_or_1():
+    assert {*shares(Mix(CLASSES, mixup=5e-324, seed=1), 50)} == {0.0, 1.0}
+
+
 def torchvisions_share(rng, alpha, height, width):
     """Draw the share of CutMix's box as torchvision's v2.CutMix does."""
     share = 1 - rng.beta(alpha, alpha)

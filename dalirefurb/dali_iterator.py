@@ -135,11 +135,7 @@ class RefurbIterator(DALIGenericIterator, metaclass=Explained):  # type: ignore[
         return len(self._loader)
 
     def checkpoints(self) -> list[Any]:
-        """Refuse: the state is the loader's.
-
-        Raises:
-            NotImplementedError: Always.
-        """
+        """Refuse: the state is the loader's."""
         raise NotImplementedError("DALI's checkpoints do not cover the cache; use Loader.state_dict")
 
 

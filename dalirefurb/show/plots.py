@@ -204,7 +204,9 @@ def _draw_epochs(axes: Axes, comparison: Comparison) -> None:
 
 
 def _draw_batches(axes: Axes, comparison: Comparison) -> None:
-    refurbish, plain = _shown(comparison.refurbish), _shown(comparison.plain_shuffle)
+    first = min(1, len(comparison.refurbish) - 1)
+    shown = slice(first, first + _EPOCHS_OF_BATCHES)
+    refurbish, plain = comparison.refurbish[shown], comparison.plain_shuffle[shown]
     epochs, batches = refurbish.shape
     for misses, colour, label, size in (
         (plain, COMPARED, "plain shuffle", 3.0),
@@ -213,7 +215,6 @@ def _draw_batches(axes: Axes, comparison: Comparison) -> None:
         axes.plot(misses.ravel(), linestyle="none", marker="o", markersize=size, color=colour, label=label)
     for epoch in range(1, epochs):
         axes.axvline(epoch * batches - 0.5, color=GREY, linewidth=1, linestyle="--")
-    first = min(1, len(comparison.refurbish) - 1)
     for epoch in range(epochs):
         axes.annotate(
             f"epoch {first + epoch}",
@@ -228,11 +229,6 @@ def _draw_batches(axes: Axes, comparison: Comparison) -> None:
     axes.set_ylabel("misses of a batch")
     axes.set_xlim(-0.015 * epochs * batches, 1.015 * epochs * batches)
     _finish(axes, "Within epochs, balanced eviction", int(max(refurbish.max(), plain.max())))
-
-
-def _shown(misses: Misses) -> Misses:
-    """Return the epochs whose batches are drawn."""
-    return misses[1 : 1 + _EPOCHS_OF_BATCHES] if len(misses) > 1 else misses
 
 
 def _finish(axes: Axes, title: str, highest: int, *, columns: int = 2) -> None:

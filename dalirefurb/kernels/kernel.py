@@ -28,7 +28,6 @@ from dalirefurb.kernels.llvm import (
     compiled,
     inlined,
     memory,
-    source_digest,
     with_functions,
 )
 from dalirefurb.kernels.record import CRAMPED, DONE, UNFIT, WIDTH
@@ -98,12 +97,11 @@ def compile_kernel(name: str) -> Any:
         addresses of the numbers and of memory to work in, with its bytes, and of the result. It returns what became of
         the image, see `record`.
     """
-    sources, kernel = source_digest(), kernel_named(name)
+    kernel = kernel_named(name)
 
     def run(
         image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers: Any, room: Any, provided: Any, out: Any
     ) -> Any:
-        _ = sources
         given = memory(numbers, (WIDTH,), np.float64)
         needed = _room_bytes(height, width, lines, columns, given)
         if needed < 0:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from threading import Timer
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any, TypeVar, cast
 
 import numba
@@ -32,7 +32,7 @@ from numba.extending import intrinsic as _numba_intrinsic
 from numba.extending import register_jitable
 from numba.np.arrayobj import np_cfarray
 
-from dalirefurb import augment, image_batch
+from dalirefurb import augment, image_batch, rng
 
 _SLOW_S = 2.0
 
@@ -71,12 +71,13 @@ def kept(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
 
 @cache
 def source_digest() -> int:
-    """Return a number that a C function is to refer to in a closure.
-
-    Numba looks at a function's own file, and at what a closure refers to, to tell whether what it kept is of today.
-    """
+    """Return a number of all files that compiled functions and their numbers are in."""
     folders = Path(__file__).parent, Path(augment.__file__).parent
-    files = [Path(image_batch.__file__), *(path for folder in folders for path in sorted(folder.rglob("*.py")))]
+    files = [
+        Path(image_batch.__file__),
+        Path(rng.__file__),
+        *(path for folder in folders for path in sorted(folder.rglob("*.py"))),
+    ]
     return zlib.crc32(b"".join(path.read_bytes() for path in files))
 
 
@@ -114,11 +115,24 @@ def _kept(compiler: Any, function: Callable[..., Any], signature: Any, **options
     timer.start()
     try:
         with in_one_module(function), _uncollected():
-            return compiler(signature, cache=True, error_model="numpy", **options)(function)
+            return compiler(signature, cache=True, error_model="numpy", **options)(_of_sources(function))
     except Exception:  # Numba found no folder for its cache, a full disk, or half a file; any other error comes again.
         return compiler(signature, error_model="numpy", **options)(function)
     finally:
         timer.cancel()
+
+
+def _of_sources(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function in whose closure is `source_digest` as well.
+
+    Numba looks at a function's own file, and at what is in its closure, to tell whether what it kept is of today.
+    """
+    function = cast(FunctionType, function)
+    code = function.__code__.replace(co_freevars=(*function.__code__.co_freevars, "_sources"))
+    closure = *(function.__closure__ or ()), CellType(source_digest())
+    tied = FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
+    tied.__qualname__ = function.__qualname__
+    return tied
 
 
 @contextmanager

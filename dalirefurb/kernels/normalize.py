@@ -13,7 +13,7 @@ from numba import types
 from dalirefurb.augment.output import Output
 from dalirefurb.kernels.buffers import PlainLevels
 from dalirefurb.kernels.instructions import copy, grey, picked, prefetch, stream
-from dalirefurb.kernels.llvm import c_function, compiled, element, intrinsic, memory, source_digest, with_functions
+from dalirefurb.kernels.llvm import c_function, compiled, element, intrinsic, memory, with_functions
 from dalirefurb.kernels.record import WORK
 
 LANES = 16
@@ -50,7 +50,6 @@ def compile_output(name: str) -> Any:
         shown, see `floats`; the address of the result; and that of an image that is worked on next, with its bytes. It
         returns 0.
     """
-    sources = source_digest()
 
     def run(
         address: Any,
@@ -65,7 +64,6 @@ def compile_output(name: str) -> Any:
         coming: Any,
         coming_bytes: Any,
     ) -> Any:
-        _ = sources
         work = memory(address, (1,), WORK)[0]
         levels, following = memory(image, (nbytes,), np.uint8), memory(coming, (coming_bytes,), np.uint8)
         _function(work, levels, (start, stride, height, width, mirrored != 0), target, following)

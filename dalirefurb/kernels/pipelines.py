@@ -29,7 +29,7 @@ from nvidia.dali.pipeline import Pipeline
 from dalirefurb.dali import REPLICA_OPTIONS, Feed, Graph, GraphError, Input, Replica
 from dalirefurb.dali.insides import operator_of_addresses, run_signature, setup_signature
 from dalirefurb.image_batch import decoded_rows
-from dalirefurb.kernels.llvm import c_function, memory, source_digest
+from dalirefurb.kernels.llvm import c_function, memory
 from dalirefurb.kernels.program import Work
 from dalirefurb.kernels.record import WORK
 from dalirefurb.kernels.thread_pool import KernelThreadPool, share
@@ -88,12 +88,9 @@ def _compile_setup() -> Any:
 
 @cache
 def _compile_operate() -> Any:
-    sources = source_digest()
-
     def carry_out(
         _: Any, __: Any, ___: Any, outputs: Any, samples: Any, shapes: Any, ____: Any, inputs: Any, rows: Any
     ) -> None:
-        _ = sources
         places = memory(np.int64(samples), (inputs, rows), np.int64)
         given = memory(memory(places[0, 0], (1,), np.int64)[0], (1,), TASK)[0]
         work = memory(given.work, (1,), WORK)[0]

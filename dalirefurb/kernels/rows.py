@@ -10,7 +10,7 @@ from numba import types
 
 from dalirefurb.augment.kernel_call import UNTOUCHED, Code
 from dalirefurb.kernels.instructions import copy
-from dalirefurb.kernels.llvm import c_function, call, compiled, fence, fetch_add, memory, source_digest
+from dalirefurb.kernels.llvm import c_function, call, compiled, fence, fetch_add, memory
 from dalirefurb.kernels.record import CRAMPED, DONE, UNKNOWN, WIDTH, WORK
 
 _FLIP, _UNTOUCHED = int(Code.FLIP), UNTOUCHED
@@ -59,10 +59,8 @@ def compile_run() -> Any:
         Several threads may call it with the same work, each with a number of its own: each takes the next row until
         none is left, and one more before it works on the last that it took.
     """
-    sources = source_digest()
 
     def run(address: Any, thread: Any) -> Any:
-        _ = sources
         work = memory(address, (1,), WORK)[0]
         count, steps, split, choices = work.count, work.steps, work.split, work.choices
         kernels = memory(work.kernels, (steps, choices), np.int64)

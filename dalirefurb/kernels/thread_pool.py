@@ -21,7 +21,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from dalirefurb.kernels.buffers import aligned
-from dalirefurb.kernels.llvm import c_function, call, compiled, exchange, fetch_add, memory, source_digest
+from dalirefurb.kernels.llvm import c_function, call, compiled, exchange, fetch_add, memory
 from dalirefurb.kernels.program import Work
 from dalirefurb.kernels.rows import compile_run
 
@@ -167,10 +167,7 @@ def compile_pool() -> tuple[Any, Any]:
 
 @cache
 def _compile_share() -> Any:
-    sources = source_digest()
-
     def share_with(address: Any, work: Any) -> None:
-        _ = sources
         share(address, work)
 
     return c_function(share_with, types.void(types.int64, types.int64))
@@ -178,10 +175,7 @@ def _compile_share() -> Any:
 
 @cache
 def _compile_serve() -> Any:
-    sources = source_digest()
-
     def serve(address: Any, number: Any) -> None:
-        _ = sources
         pool = memory(address, (1,), POOL)[0]
         inside = memory(address + _INSIDE, (1,), np.int64)
         _wait(address + _BEGIN)

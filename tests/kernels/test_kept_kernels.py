@@ -28,6 +28,8 @@ def doubled(number):
 def halved(number):
     return number // 2
 
+if "changed" in sys.argv:
+    llvm.source_digest = lambda: 0
 if "full" in sys.argv:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 numbers = types.int64(types.int64)
@@ -98,6 +100,12 @@ def test_kernels_are_loaded_where_they_were_kept(script: Path, kept: Path) -> No
     assert carry_out(script, kept) == LOADED
 
 
+def test_kernels_are_compiled_where_files_of_what_they_call_have_changed(
+    script: Path, kept: Path, tmp_path: Path
+) -> None:
+    assert carry_out(script, shutil.copytree(kept, tmp_path / "kept"), "changed") == COMPILED
+
+
 @pytest.mark.weekly  # It starts a process, as the one above.
 def test_kernels_are_compiled_where_the_disk_is_full(script: Path, tmp_path: Path) -> None:
     assert carry_out(script, tmp_path, "full") == COMPILED
@@ -125,7 +133,9 @@ def test_kernels_are_compiled_where_what_was_kept_is_of_no_use(
     assert carry_out(script, copied) == COMPILED
 
 
-@pytest.mark.parametrize("name", ["kernels/pixels/levels.py", "augment/policies/operations.py", "image_batch.py"])
+@pytest.mark.parametrize(
+    "name", ["kernels/pixels/levels.py", "augment/policies/operations.py", "image_batch.py", "rng.py"]
+)
 def test_what_was_kept_is_of_no_use_where_a_number_of_the_kernels_has_changed(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

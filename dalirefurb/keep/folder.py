@@ -202,7 +202,9 @@ class KeepFolder:
         return samples_of(data, records), kept
 
     def put(self, index: int, stamp: int, sample: NDArray[np.uint8], planes: NDArray[np.uint8] | None = None) -> bool:
-        """Keep a sample that is claimed; return whether there is room for it.
+        """Keep a sample that is claimed; return whether it is: there may be no room for it.
+
+        Where a process to which it is another sample has put that in its place since, that stays.
 
         Args:
             index: Index of the sample.
@@ -210,6 +212,9 @@ class KeepFolder:
             sample: Image, uint8 of shape (height, width, 3), or encoded bytes, uint8 of shape (length,).
             planes: What is kept in place of the image, uint8 of shape (nbytes,); None: the image.
         """
+        there = self._table[index : index + 1]
+        if self._known[index] not in (0, there["check"][0]) and believable(there, np.array([index]))[0]:
+            return False
         content = np.ascontiguousarray(sample if planes is None else planes).reshape(-1).data
         height, width = sample.shape[:2] if sample.ndim == 3 else (0, 0)
         try:

@@ -51,6 +51,7 @@ from dalirefurb import (
 )
 from dalirefurb.errors import ConfigurationError, SampleError, StoreError
 from dalirefurb.keep.folder import KeepFolder
+from dalirefurb.keep.upkeep import inspect
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from tests.in_turn import EACH_CHANGE, for_one, weekly
@@ -306,6 +307,28 @@ def test_a_changed_file_is_noticed_by_who_begins_later(tmp_path: Path) -> None:
     assert images is not None
     np.testing.assert_array_equal(images[4], source[4][0])
     assert_same(served(Kept(source, tmp_path / "keep")), served(source))
+
+
+def test_two_processes_that_know_a_sample_as_different_ones_do_not_put_it_in_turns(tmp_path: Path) -> None:
+    class Told(Unstamped):
+        def __init__(self, images: NDArray[np.uint8]) -> None:
+            super().__init__(Arrays(images, ALL))
+            self.images_there = images
+
+        def fingerprint(self) -> dict[str, Any]:
+            return {"of": "both"}
+
+        def content(self) -> dict[str, Any]:
+            return {"first": int(self.images_there[0, 0, 0, 0])}
+
+    images = np.random.default_rng(0).integers(1, 255, (NUM_SAMPLES, 16, 16, 3), np.uint8)
+    before, after = Told(images), Told(255 - images)
+    keeps = [Kept(source, tmp_path, size="9MB") for source in (before, after)]
+    for _ in range(4):
+        for keep, source in zip(keeps, (before, after), strict=True):
+            np.testing.assert_array_equal(np.stack([*keep.read(ALL)]), source.images_there)
+    assert (inspect(tmp_path).kept, keeps[0]._folders()[0].nbytes) == (NUM_SAMPLES, 2 * images.nbytes)
+    assert sorted(after.asked) == ALL.tolist()
 
 
 def test_a_file_that_changes_while_it_is_read_is_read_again_by_who_begins_later(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class KeepFolder:
         num_samples: Number of samples of the source.
         most_bytes: Bytes that it may take; beyond them nothing is added.
         sampled: Stamps of some samples, the same ones in each opening: where none of them is as it was when the folder
-            was made, these are other files. Empty: samples have no stamps.
+            was made, these are other files. Empty, or 0: they have no stamps, or none is known.
 
     Raises:
         StoreError: If it cannot be used, or is for something else.
@@ -104,6 +104,8 @@ class KeepFolder:
         self._claimed: set[int] = set()
         # The check of the record that this process has compared with its sample, of each.
         self._known = np.zeros(num_samples, np.uint64)
+        # Whether its stamp was another one, or not known: it is asked for again.
+        self._doubted = np.zeros(num_samples, np.bool_)
         self._full = False
         self._descriptors: list[int] = []
         weakref.finalize(self, _close, self._descriptors, os.getpid())
@@ -173,7 +175,7 @@ class KeepFolder:
     def find(self, indices: NDArray[np.int64], stamps: Stamps) -> tuple[Images, NDArray[np.bool_]]:
         """Look for samples.
 
-        What a process looks at for the first time is compared with its checksum, and with its stamp.
+        What a process looks at for the first time is compared with its checksum, and with its stamp once that is known.
 
         Args:
             indices: Indices of the samples, int64 of shape (n,).
@@ -186,9 +188,12 @@ class KeepFolder:
         records = self._table[indices]
         kept = believable(records, indices)
         fresh = kept & (self._known[indices] != records["check"])
-        if fresh.any():
-            now = stamps(indices[fresh])
-            kept[fresh] = (records["stamp"][fresh] == now) | (now == 0)
+        asked = fresh | (kept & self._doubted[indices])
+        if asked.any():
+            now = stamps(indices[asked])
+            same = records["stamp"][asked] == now
+            kept[asked] = same | (now == 0)
+            self._doubted[indices[asked]] = ~same | (now == 0)
         rows = np.flatnonzero(kept)
         data, lost = self._brought(records[rows], fresh[rows])
         kept[rows[lost]] = False
@@ -291,7 +296,7 @@ class KeepFolder:
         file = self._path / IDENTITY
         try:
             present = json.loads(file.read_text())
-            stamps = {*present.pop("stamps")}
+            stamps = {*present.pop("stamps")} - {0}
         except FileNotFoundError:
             if any(os.fstat(each).st_size for each in (self._room, self._records_file, self._data_file)):
                 raise StoreError(
@@ -315,7 +320,7 @@ class KeepFolder:
                 f"a keep is of one source and in one form, but {self._path} holds another: {found}: pass another "
                 f"folder, or delete it by `dalirefurb cache purge {self._path}`"
             )
-        if any(sampled) and not stamps.intersection(sampled):
+        if any(sampled) and stamps and not stamps.intersection(sampled):
             raise StoreError(
                 f"a keep is of the files that it was made of, but {self._path} holds those of others that have the "
                 f"same names and labels, or all of them were changed: pass another folder, or delete it by `dalirefurb "

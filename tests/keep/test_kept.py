@@ -331,6 +331,31 @@ def test_two_processes_that_know_a_sample_as_different_ones_do_not_put_it_in_tur
     assert sorted(after.asked) == ALL.tolist()
 
 
+def test_a_file_that_changed_while_storage_was_away_is_noticed_once_it_is_back(tmp_path: Path) -> None:
+    root, away = write_folder(tmp_path / "photos", num_samples=NUM_SAMPLES), tmp_path / "away"
+    source = ImageFolder(root)
+    before = [image.copy() for image in Kept(source, tmp_path / "keep").images(ALL) or ()]
+    root.rename(away)
+    kept = Kept(source, tmp_path / "keep")
+    for old, image in zip(before, kept.images(ALL) or (), strict=True):
+        np.testing.assert_array_equal(image, old)
+    away.rename(root)
+    Path(source.name(4)).write_bytes(jpeg(picture(99, height=52, width=61)))
+    images = kept.images(ALL)
+    assert images is not None
+    np.testing.assert_array_equal(images[4], source[4][0])
+    np.testing.assert_array_equal(images[5], before[5])
+
+
+def test_a_keep_that_began_while_storage_was_away_is_of_the_same_files_later(tmp_path: Path) -> None:
+    root, away = write_folder(tmp_path / "photos", num_samples=NUM_SAMPLES), tmp_path / "away"
+    source = ImageFolder(root)
+    root.rename(away)
+    Kept(source, tmp_path / "keep")
+    away.rename(root)
+    assert Kept(source, tmp_path / "keep").fill() == NUM_SAMPLES
+
+
 def test_a_file_that_changes_while_it_is_read_is_read_again_by_who_begins_later(tmp_path: Path) -> None:
     photos = ImageFolder(write_folder(tmp_path / "photos", num_samples=NUM_SAMPLES))
 

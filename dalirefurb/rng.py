@@ -98,6 +98,11 @@ def _keys(seed: int, counts: tuple[tuple[str, int], ...]) -> tuple[NDArray[Any],
     return index_keys, number_keys, purposes, counters
 
 
+def sort_keys(size: int, seed: int, *purpose: str | int) -> NDArray[np.uint64]:
+    """Give `size` distinct random 64-bit numbers; sorting by them is a random order without ties."""
+    return numbered_keys(np.arange(size, dtype=np.uint64), key(seed, *purpose))
+
+
 def numbered_keys(numbers: NDArray[np.uint64], of: np.uint64) -> NDArray[np.uint64]:
     """Give a random 64-bit number for each number, distinct ones for distinct numbers, by a key, any shape."""
     return _mix(numbers * GOLDEN + of)
@@ -105,8 +110,7 @@ def numbered_keys(numbers: NDArray[np.uint64], of: np.uint64) -> NDArray[np.uint
 
 def permutation(size: int, seed: int, *purpose: str | int) -> NDArray[np.int64]:
     """Order 0 .. size-1 at random, the same way for the same seed and purpose, shape (size,)."""
-    keys = numbered_keys(np.arange(size, dtype=np.uint64), key(seed, *purpose))
-    return np.argsort(keys).astype(np.int64, copy=False)
+    return np.argsort(sort_keys(size, seed, *purpose)).astype(np.int64, copy=False)
 
 
 _MOST_IN_TABLE = 512
@@ -296,7 +300,7 @@ def beta(alpha: float, draws: NDArray[np.float64]) -> float:
     if alpha > 0.5:
         spread = math.sqrt(-math.expm1(math.log(u[0]) * 2 / (2 * alpha - 1)))
         return min(1.0, max(0.0, (1 + spread * math.cos(2 * math.pi * u[1])) / 2))
-    # Logarithms: the powers themselves may be 0. Of a lesser alpha these would be infinite.
+    # Logarithms: the powers themselves may be 0. With any smaller alpha it is 0 or 1, too, and quotients are infinite.
     first, second = np.log(u[:-1].reshape(-1, 2).T) / max(alpha, 1e-300)
     taken = np.flatnonzero(np.logaddexp(first, second) <= 0)
     if not len(taken):  # Not once in 10**20 steps.

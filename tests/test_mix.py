@@ -49,8 +49,17 @@ def test_mixups_share_has_the_papers_distribution(alpha):
     assert stats.kstest(found, stats.beta(alpha, alpha).cdf).pvalue > 1e-3
 
 
-def test_with_the_least_alpha_there_is_a_share_is_0_or_1():
-    assert {*shares(Mix(CLASSES, mixup=5e-324, seed=1), 50)} == {0.0, 1.0}
+@pytest.mark.parametrize("kind", ["mixup", "cutmix"])
+def test_with_the_least_alpha_a_batch_has_its_own_images_or_the_others(kind):
+    images, labels = unmixed()
+    mix, own = Mix(CLASSES, **{kind: 5e-324}), []
+    for step in range(40):
+        mixed, targets = mix(images, labels, step=step)
+        assert (targets == targets.round()).all() or kind == "cutmix"  # whose box may end where the image does
+        assert targets.sum(dim=1).allclose(torch.ones(CLASSES))
+        assert mixed.mean(dim=(1, 2, 3)).allclose(targets @ torch.arange(6.0), atol=1e-5)
+        own.append(torch.equal(mixed, images))
+    assert 8 < sum(own) < 32
 
 
 def torchvisions_share(rng, alpha, height, width):

@@ -44,8 +44,16 @@ def test_shares_are_of_dirichlets_distribution(alpha: float, shares: int) -> Non
 def test_shares_are_finite_at_the_ends_of_the_uniform_numbers() -> None:
     ends = np.array([0.0, 1 - 2.0**-53])
     corners = np.stack(np.meshgrid(*[ends] * 4), axis=-1).reshape(-1, 2, 2)
-    for alpha in (1e-3, 1, 1e3):
+    for alpha in (5e-324, 1e-100, 1e-3, 1, 1e3, 1.7e308):
         assert np.isfinite(dirichlet(alpha, corners)).all()
+
+
+def test_with_the_least_alpha_one_has_all_and_with_the_largest_all_have_as_much() -> None:
+    numbers = _numbers(6).reshape(COUNT, 3, 2)
+    least = dirichlet(5e-324, numbers)
+    assert (np.sort(least, axis=1) == [0, 0, 1]).all()
+    assert chisquare(least.sum(axis=0)).pvalue > UNLIKELY
+    assert np.allclose(dirichlet(1.7e308, numbers), 1 / 3, atol=1e-4)
 
 
 def _drawn(stage: AugMix) -> Arrays:

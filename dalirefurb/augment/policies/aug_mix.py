@@ -148,6 +148,7 @@ def dirichlet(alpha: float, uniforms: Floats) -> Floats:
     Returns:
         Shape (n, shares); each row sums to 1.
     """
+    alpha = min(max(alpha, 1e-15), 1e300)  # Beyond, shares are as there: one has all, or all have as much.
     exponential = -np.log1p(-uniforms[..., 1])
     if alpha == 1:
         logarithms = np.log(np.maximum(exponential, _TINY))

@@ -58,15 +58,18 @@ def verify(path: Path) -> tuple[int, list[int]]:
         How many are intact, and the indices of those that are not: they are made anew.
 
     Raises:
-        StoreError: If there is no keep.
+        StoreError: If there is no keep, or its data cannot be read.
     """
     _, records, indices = _contents(path)
-    with (path / "data").open("rb") as file:
-        damaged = [
-            index
-            for index, record in zip(indices.tolist(), records[indices], strict=True)
-            if not is_whole(file.fileno(), int(record["start"]), int(record["nbytes"]), record["digest"])
-        ]
+    try:
+        with (path / "data").open("rb") as file:
+            damaged = [
+                index
+                for index, record in zip(indices.tolist(), records[indices], strict=True)
+                if not is_whole(file.fileno(), int(record["start"]), int(record["nbytes"]), record["digest"])
+            ]
+    except OSError as error:
+        raise _unreadable(path, error) from error
     return len(indices) - len(damaged), damaged
 
 
@@ -90,7 +93,9 @@ def _contents(path: Path) -> tuple[dict[str, Any], Records, NDArray[np.int64]]:
         identity = json.loads((path / IDENTITY).read_text())
         records = np.fromfile(path / "records", RECORD, identity["num_samples"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(
-            f"there must be a keep at {path}, but it cannot be read ({error}): see to its files"
-        ) from error
+        raise _unreadable(path, error) from error
     return identity, records, np.flatnonzero(believable(records, np.arange(len(records))))
+
+
+def _unreadable(path: Path, error: Exception) -> StoreError:
+    return StoreError(f"there must be a keep at {path}, but it cannot be read ({error}): see to its files")

@@ -90,3 +90,13 @@ def test_a_description_that_is_none_is_told_of_where_a_keep_is_opened_and_looked
         Kept(source, keep)
     with pytest.raises(StoreError, match=r"there must be a keep at .*, but it cannot be read"):
         upkeep.inspect(keep)
+
+
+def test_a_keep_without_data_is_told_of_where_it_is_verified_and_filled_anew(photos: Path, tmp_path: Path) -> None:
+    keep = tmp_path / "keep"
+    Kept(ImageFolder(photos), keep).fill()
+    (keep / "data").unlink()
+    with pytest.raises(StoreError, match=r"there must be a keep at .*, but it cannot be read .*data"):
+        upkeep.verify(keep)
+    Kept(ImageFolder(photos), keep).fill()
+    assert upkeep.verify(keep) == (COUNT, [])

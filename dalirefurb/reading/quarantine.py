@@ -80,7 +80,7 @@ class Quarantine:
                 lines = file.readlines()
         except (OSError, UnicodeDecodeError) as error:
             raise _unfit(self._path, error) from error
-        self.samples = [self._parsed(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        self.samples = [self._parsed(number, line) for number, line in enumerate(lines, 1) if not _is_torn(line)]
 
     def add(self, sample: BadSample) -> None:
         """Append a sample. A file that cannot be written any more costs one warning."""
@@ -119,3 +119,13 @@ class Quarantine:
                 f"delete the file if the source has changed"
             )
         return sample
+
+
+def _is_torn(line: str) -> bool:
+    """Tell whether there is no more of a line than a full disk, or who was killed, left: nothing, or its beginning."""
+    try:
+        json.loads(line)
+    except ValueError:
+        begins = '{"source": "'
+        return line.startswith(begins) or begins.startswith(line.strip())
+    return False

@@ -422,6 +422,21 @@ def test_a_quarantine_whose_last_line_was_left_without_its_end_goes_on_with_a_ne
     assert Quarantine(path, num_samples=3, source={}).samples == samples
 
 
+def test_a_line_of_a_quarantine_that_was_written_in_part_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    first, second = BadSample(0, "0.jpg", "looks bad"), BadSample(1, "1.jpg", "looks bad")
+    Quarantine(path, num_samples=3, source={}).add(first)
+    whole = path.read_bytes()
+    Quarantine(path, num_samples=3, source={}).add(second)
+    line = path.read_bytes()[len(whole) :].rstrip()
+    for written in range(len(line)):
+        path.write_bytes(whole + line[:written])
+        quarantine = Quarantine(path, num_samples=3, source={})
+        assert quarantine.samples == [first]
+        quarantine.add(second)
+        assert Quarantine(path, num_samples=3, source={}).samples == [first, second]
+
+
 def test_the_users_home_folder_can_begin_the_path_of_a_quarantine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -184,7 +185,7 @@ class Kept(DerivedSource):
         return f"Kept({self._source!r}, {paths if len(paths) > 1 else paths[0]!r}, form={form})"
 
     def __getstate__(self) -> dict[str, Any]:
-        opened = ("_opened", "_of_all", "_pid", "_lock", "_decoders", "_levels")
+        opened = ("_opened", "_of_all", "_lock", "_decoders", "_levels")
         return {name: value for name, value in vars(self).items() if name not in opened}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -197,13 +198,11 @@ class Kept(DerivedSource):
         self._levels = Levels(self.value_range)
         self._opened: list[KeepFolder] = []
         self._of_all = np.zeros(1, np.uint64)
-        self._pid = os.getpid()
+        _STARTED.add(self)
         self._longest_s = 0.0
 
     def _folders(self) -> list[KeepFolder]:
         """Return this process's openings of the folders."""
-        if self._pid != os.getpid():  # Locks are the parent's.
-            self._start()
         with self._lock:
             self._opened = self._opened or self._open()
         return self._opened
@@ -397,3 +396,15 @@ class Kept(DerivedSource):
         except Refused:
             return NOT_AT_HAND
         return (planes_of(encoded, image) if self._form == "planes" else None) or image
+
+
+_STARTED = weakref.WeakSet[Kept]()
+
+
+def _start_in_child() -> None:
+    """Have forked children open folders of their own: locks are the parent's."""
+    for kept in [*_STARTED]:
+        kept._start()
+
+
+os.register_at_fork(after_in_child=_start_in_child)

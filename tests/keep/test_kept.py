@@ -54,6 +54,7 @@ from dalirefurb.keep.folder import KeepFolder
 from dalirefurb.keep.upkeep import inspect
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
+from dalirefurb.source.levels import Levels
 from tests.in_turn import EACH_CHANGE, for_one, weekly
 from tests.pictures import encode, jpeg, picture, write_folder
 from tests.resuming import losses_of
@@ -496,6 +497,27 @@ def test_a_keep_can_be_sent_to_a_process_and_survives_a_fork(photos: ImageFolder
         os.write(writer, bytes([len(images)]))
         os._exit(0)
     assert os.read(reader, 1) == b"\3"
+    os.wait()
+
+
+def test_threads_of_a_forked_child_open_the_folder_once(
+    photos: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delays_s = iter((0.2, 0.8))
+
+    def slow(value_range: Any) -> Levels:
+        time.sleep(next(delays_s))
+        return Levels(value_range)
+
+    kept = Kept(photos, tmp_path)
+    reader, writer = os.pipe()
+    monkeypatch.setattr("dalirefurb.keep.kept.Levels", slow)
+    if os.fork() == 0:
+        with ThreadPoolExecutor(2) as pool:
+            opened = [*pool.map(lambda _: kept._folders(), range(2))]
+        os.write(writer, bytes([opened[0][0] is opened[1][0] is kept._folders()[0]]))
+        os._exit(0)
+    assert os.read(reader, 1) == b"\1"
     os.wait()
 
 

@@ -60,13 +60,16 @@ class ComputeNow:
         versions = np.zeros_like(indices)
         samples = self.reader.read_now(indices, versions)
         feeds, _ = self.input_builder.partial(indices, versions, samples)
-        self._replicas.submit(feeds)
         try:
+            self._replicas.submit(feeds)
             return samples.indices, images_in(self._replicas.collect())
         except GraphError as error:
             if not isinstance(error, StageRaised) and self.reader.reconsider(samples, error):
                 return None
             raise LoaderError(f"computing features failed in the graph: {error.reason}") from error.__cause__
+        except BaseException:  # What was submitted may be there still, and would be taken for what comes next.
+            self._replicas.restart()
+            raise
 
 
 def unless_replaced(

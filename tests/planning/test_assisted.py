@@ -25,6 +25,7 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.dali.runner import Replica
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.planning.difficulty import FeatureTable
 from dalirefurb.planning.planner import Planner
@@ -158,6 +159,24 @@ def test_features_made_anew_are_those_of_the_first_pass(source: ImageFolder) -> 
         anew = FeatureTable(NUM_SAMPLES, resolution=seen.resolution)
         anew.fill(everything, assistant._difficulty._compute(everything))
     np.testing.assert_array_equal(anew.rows(everything), seen.rows(everything))
+
+
+def test_features_after_a_failure_are_those_of_their_own_samples(
+    source: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(replica: Replica) -> Any:
+        monkeypatch.undo()
+        raise MemoryError
+
+    with Loader(source, simple(SIZE), assist(REFURBISH), MemoryStore(), kernels="dali") as loader:
+        assert loader._assistant is not None
+        compute = loader._assistant._difficulty._compute
+        expected = [image.copy() for image in compute(np.arange(8, 12))]
+        monkeypatch.setattr(Replica, "collect", failing)
+        with pytest.raises(MemoryError):
+            compute(np.arange(4))
+        for image, right in zip(compute(np.arange(8, 12)), expected, strict=True):
+            np.testing.assert_array_equal(image, right)
 
 
 def test_an_epoch_left_early_goes_on_with_the_next_candidates(source: ImageFolder, plain: dict[str, Batches]) -> None:

@@ -162,17 +162,19 @@ class TargetMaker:
             Stopped: If nobody wants them any more.
         """
         batches, jobs, start = list[BatchTargets](), list[Future[None]](), 0
-        pasted = list[NDArray[np.uint8]]()
-        for plan in cache_plan.group.plans:
-            try:
-                batch, own = self._batch(plan, cache_plan.shown[start : start + len(plan.indices)], pasted)
-            except CancelledError as error:
+        pasted, begun = list[NDArray[np.uint8]](), GroupTargets(batches, jobs, self._reader)
+        try:
+            for plan in cache_plan.group.plans:
+                shown = cache_plan.shown[start : start + len(plan.indices)]
+                batches.append(self._batch(plan, shown, pasted, jobs))
+                start += len(plan.indices)
+        except BaseException as error:
+            begun.cancel()
+            if isinstance(error, CancelledError):
                 raise Stopped from error
-            batches.append(batch)
-            jobs += own
-            start += len(plan.indices)
+            raise
         cache_plan.pasted.set_result(pasted)
-        return GroupTargets(batches, jobs, self._reader)
+        return begun
 
     def _partners(
         self, plan: BatchPlan, shown: NDArray[np.int64]
@@ -200,9 +202,9 @@ class TargetMaker:
         return np.concatenate([own, others], axis=1), there, parameters
 
     def _batch(
-        self, plan: BatchPlan, shown: NDArray[np.int64], pasted: list[NDArray[np.uint8]]
-    ) -> tuple[BatchTargets, list[Future[None]]]:
-        """Begin with those of a batch; add what `CopyPaste` pastes to `pasted`."""
+        self, plan: BatchPlan, shown: NDArray[np.int64], pasted: list[NDArray[np.uint8]], jobs: list[Future[None]]
+    ) -> BatchTargets:
+        """Begin with those of a batch; add what `CopyPaste` pastes to `pasted`, and what writes masks to `jobs`."""
         own, parts = shown, self._parts
         rows, there, drawn = self._partners(plan, shown)
         rows = rows.reshape(-1)
@@ -222,7 +224,6 @@ class TargetMaker:
         places = locate(parts=parts)
         sizes = np.stack([heights, widths], axis=1)
         values: dict[str, Any] = dict.fromkeys(self._targets)
-        jobs: list[Future[None]] = []
         for name, target in self._targets.items():
             if isinstance(target, Masks):
                 values[name], begun = self._masks(name, target, shown, sizes, places)
@@ -249,7 +250,7 @@ class TargetMaker:
                 jobs += begun
         if parts > 1:
             values = {name: _together(value, parts, len(own)) for name, value in values.items()}
-        return BatchTargets(values, places.maps[::parts], sizes[::parts], dropped), jobs
+        return BatchTargets(values, places.maps[::parts], sizes[::parts], dropped)
 
     def _paste(
         self, numbers: NDArray[np.float64], done: NDArray[np.bool_], made: Pasted, draw: Draw

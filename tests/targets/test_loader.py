@@ -7,8 +7,11 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -558,3 +561,27 @@ def test_caches_of_images_know_no_targets(tmp_path: Path, split: int) -> None:
     assert Kept(other, tmp_path / "keep").fill() == COUNT
     subset, its = one.subset([1, 2]), other.subset([1, 2])
     assert without_targets(subset.fingerprint()) == without_targets(its.fingerprint()) != subset.fingerprint()
+
+
+def test_masks_of_a_group_that_cannot_be_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, planner, read, let_go = masked(tmp_path), Standard(COUNT, batch_size=4), list[int](), threading.Event()
+    monkeypatch.setattr(Masks, "warp", lambda _, index, *__, **___: read.append(index))
+    Path(source.name(7)).unlink()
+    with Loader(source, recipe_of([CROP]), planner) as loader:
+        preparer = loader._assembler.get()._preparer
+        assert preparer is not None
+        assert preparer.targets is not None
+        pool = preparer.targets.pool
+        done = threading.Barrier(1 + len(pool._threads))
+        for _ in pool._threads:
+            pool.submit(let_go.wait)
+        plan = planner.plan(0, 0)
+        plans = [replace(plan, indices=np.arange(first, first + 4)) for first in (0, 4)]
+        group: Any = SimpleNamespace(group=SimpleNamespace(plans=plans), shown=np.arange(8), pasted=Future())
+        with pytest.raises(SampleError, match=r"7\.png"):
+            preparer.targets.begin(group)
+        for _ in pool._threads:
+            pool.submit(done.wait)
+        let_go.set()
+        done.wait()
+    assert read == []

@@ -167,6 +167,18 @@ def test_after_an_error_an_epoch_goes_on_with_the_batch_that_failed() -> None:
         assert [batch["label"].tolist() for (batch,) in served] == expected
 
 
+@pytest.mark.filterwarnings("ignore:.*random")
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("pad", [False, True])
+def test_where_ranks_have_not_as_many_rows_the_policy_is_the_planners(rank: int, pad: bool) -> None:
+    with load(Evaluate(NUM_SAMPLES, batch_size=5, pad=pad), rank=(rank, 4), with_indices=True) as loader:
+        own = FILL if pad else PARTIAL
+        for policy in {DROP, FILL, PARTIAL} - {own}:
+            with pytest.raises(ConfigurationError, match=f"the planner does, {own.name}, got {policy.name}: leave"):
+                loader.dali_iterator(last_batch_policy=policy)
+        assert loader.dali_iterator(last_batch_policy=own)._last_batch_policy is own
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_rank_has_its_own_size(rank: int) -> None:
     """NVIDIA's formula gives the batches that are served."""

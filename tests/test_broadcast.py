@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 import re
+import resource
 import select
 import signal
 import socket
@@ -450,6 +451,43 @@ def test_who_serves_may_be_killed_and_leaves_nothing(source: ImageFolder, traini
     assert {*Path("/dev/shm").iterdir()} == before
     with pytest.raises(LoaderError, match=f"for 0 s nobody of this user served {NAME!r} on this machine"):
         Attached(NAME, wait_s=0)
+
+
+@contextmanager
+def few_files(more: int) -> Iterator[None]:
+    """Let this process open so many files more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+    spare = [os.open(os.devnull, os.O_RDONLY)]
+    while spare[-1] < highest:
+        spare.append(os.open(os.devnull, os.O_RDONLY))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (spare[-1] + 1 + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in spare:
+            os.close(each)
+
+
+def test_who_may_open_no_more_files_is_told_and_goes_on_once_there_are_some(source: ImageFolder) -> None:
+    with Loader(source, simple(32), Standard(len(source), batch_size=6)) as loader:
+        stream = taken(loader, 4)
+    command = [sys.executable, "-c", SERVE, str(source._root), NAME]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        with ExitStack() as ending, limited(), Attached(NAME) as training:
+            ending.callback(process.kill)
+            kept = [next(iter(training))]
+            for more in (0, 1):
+                with (
+                    few_files(more),
+                    pytest.raises(LoaderError, match=r"none of the [\d,]+ that this process may have"),
+                ):
+                    next(iter(training.resume()))
+                kept += islice(training.resume(), 2)
+            assert [digest(batch) for batch in kept] == stream
 
 
 def test_nothing_is_left(source: ImageFolder) -> None:

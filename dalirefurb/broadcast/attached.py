@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
+import resource
 import socket
 import weakref
 from collections.abc import Iterator, Mapping
@@ -168,7 +169,14 @@ class Attached(Mappable, metaclass=Explained):
                     f"state_dict(), or a loader of your own with it"
                 )
             answered, slot, start, nbytes = MESSAGE.unpack(message)
-            memory = self._memory(slot, descriptors[0])
+            try:
+                memory = self._memory(slot, *descriptors)
+            except (OSError, TypeError) as error:  # Where nothing more can be opened, none is received.
+                limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+                raise LoaderError(
+                    f"a training must have an open file for each batch that it keeps, and two more, but none of the "
+                    f"{limit:,} that this process may have is left: keep fewer batches, or allow more by `ulimit -n`"
+                ) from error
             if answered == question:
                 break
             if slot:

@@ -17,8 +17,9 @@ for each slice, and serve an epoch before their first. Competitors with an envir
 (competitors/build.py) are a process for each slice, so that none takes memory in others' turns; what it can have made
 ahead is served before it is timed, as of all. Without that environment the suite runs on what is there.
 
-Alone: after its turns each has a process of its own for one epoch, from its start, imports and all that it writes once
-included, and the memory of all its processes after that; a page that some share counts once.
+Alone: after its turns each has a process of its own for one epoch, from its start, imports and all that it writes of
+the images included, and the memory of all its processes after that, with files below /dev/shm; a page that some share
+counts once. Our kernels are compiled by then, as `dalirefurb compile` does it: cold_start.py has what that takes.
 
 HyCache caches, for a given memory, what saves most time: of two layers of RandAugment behind a crop nothing but the
 decoded image, so its choice where half of them fit is a row of ours.
@@ -53,7 +54,7 @@ from experiment import Experiment, Options
 from harness import Contender, Entrant, Placement, Slice
 from loaders import KEPT, STANDARD, LoaderTurns, default_placement
 from PIL import Image
-from sources import listed
+from sources import MEMORY, listed
 
 from dalirefurb import FileList, Kept
 
@@ -101,7 +102,7 @@ class Alone:
 
     Attributes:
         first_epoch_s: From the start of the process, in seconds.
-        memory_mb: Of all its processes after that, in MB.
+        memory_mb: Of all its processes after that, and of files that they have in memory, in MB.
     """
 
     first_epoch_s: float
@@ -171,6 +172,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
     return {
         "competitors": competitors,
         "claims": judged,
+        "files_in_memory": MEMORY,  # whose files are counted as memory
         "missing": missing,
         "versions": there.versions,
         "slices": slices,

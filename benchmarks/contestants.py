@@ -17,6 +17,7 @@ from competitors.rows import CROP_AND_FLIP, Job
 from competitors.serving import serve
 from harness import Contender, Placement
 from loaders import KEPT, STANDARD, Loading, endless, reuse
+from sources import MEMORY
 
 from dalirefurb import FileList, Kept, Loader, MemoryStore, Recipe, Standard, simple
 from dalirefurb.augment.presets import Order
@@ -30,9 +31,6 @@ STOCK = (stock_dali.NEAREST, stock_dali.DEFAULT)
 CROPPED_STOCK = (CROPPED_DALI, stock_dali.DYNAMIC)
 
 REUSE_FACTORS = (2, 3, 4, 5)
-
-MEMORY = "/dev/shm"
-"""Where images are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,7 @@ from experiment import Experiment, Options
 from harness import Entrant, MadeAnew
 from loaders import STANDARD, LoaderTurns, Loading, default_placement, reuse
 from PIL import Image
-from sources import repeated
+from sources import MEMORY, repeated
 
 from dalirefurb import FileList, ImageFolder, Kept
 from dalirefurb.planning import Frozen
@@ -67,7 +67,7 @@ class Config(Loading):
 
     reuse_factor: int = 3
     timed_batches: int = 64
-    memory: str = "/dev/shm"
+    memory: str = MEMORY
 
     @property
     def kept_reuse(self) -> str:

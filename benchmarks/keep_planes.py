@@ -28,7 +28,7 @@ from claims import Claim, Spread, claim_table, say, table
 from experiment import Experiment, Options
 from keep import FILES, encode
 from loaders import STANDARD, LoaderTurns, Loading
-from sources import repeated
+from sources import MEMORY, repeated
 
 from dalirefurb import Kept, simple
 from dalirefurb.keep.kept import Form
@@ -48,7 +48,7 @@ class Config(Loading):
     """
 
     timed_batches: int = 64
-    memory: str = "/dev/shm"
+    memory: str = MEMORY
 
 
 def measure(config: Config, options: Options) -> dict[str, Any]:

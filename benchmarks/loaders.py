@@ -24,9 +24,9 @@ import harness
 import numpy as np
 import torch
 from harness import Contender, Placement
-from sources import repeated
+from sources import MEMORY, repeated
 
-from dalirefurb import FileList, Loader, MemoryStore, Prefetch, Recipe, Refurbish, Standard, Stats, rand_augment
+from dalirefurb import FileList, Kept, Loader, MemoryStore, Prefetch, Recipe, Refurbish, Standard, Stats, rand_augment
 from dalirefurb.augment.presets import Order, simplified
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
@@ -89,10 +89,11 @@ class Compared(Sizes):
 
     reuse_factor: int = 3
     calibration_batches: int = 4
-    memory: str = "/dev/shm"
+    memory: str = MEMORY
 
-    def turns(self, stack: ExitStack, source: Source, kept: Source, recipe: Recipe, kind: str = "") -> list[Any]:
-        """Return standard, what reuses, and standard on a keep, as `settled` does; their names begin with a kind."""
+    def turns(self, stack: ExitStack, source: Source, kept: Kept, recipe: Recipe, kind: str = "") -> list[Any]:
+        """Fill a keep; return standard, what reuses, and standard on it, as `settled` does, by kind and name."""
+        kept.fill()
         named = {f"{kind}{name}": each for name, each in self.planners(self.reuse_factor, drop_last=True).items()}
         standard = named[f"{kind}{STANDARD}"]
         return [*settled(stack, source, recipe, named), *settled(stack, kept, recipe, {f"{kind}{KEPT}": standard})]

@@ -21,6 +21,9 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 SIDE = 32
 """Of its images, in pixels."""
 
+MEMORY = "/dev/shm"
+"""Where files are in memory."""
+
 _APART_S = 0.2
 """After which nobody comes any more who was in line."""
 

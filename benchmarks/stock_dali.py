@@ -42,7 +42,7 @@ def placements() -> list[Placement]:
 
 
 def stock(config: Loading, source: FileList, placement: Placement, *, nearest: bool = True) -> Contender:
-    """Make pipelines that share out the files and are asked in turn; with no layers there is no RandAugment."""
+    """Make pipelines that share out the files and are asked in turn; with no layers the last operator flips, too."""
     iterators = [
         DALIClassificationIterator(
             _pipeline(config, source, placement, nearest, shard), size=-1, last_batch_padded=True, auto_reset=True
@@ -92,10 +92,12 @@ def _pipeline(config: Loading, source: FileList, placement: Placement, nearest: 
         )
         images = fn.decoders.image_random_crop(encoded, **_CROP)
         images = fn.resize(images, resize_x=config.size, resize_y=config.size, antialias=True)
-        images = fn.flip(images, horizontal=fn.random.coin_flip())
+        mirror = fn.random.coin_flip()
+        if not config.layers:
+            return fn.crop_mirror_normalize(images, mirror=mirror, **_NORMALISED), label
         interpolation = {"interp_type": types.DALIInterpType.INTERP_NN} if nearest else {}
-        if config.layers:
-            images = rand_augment.rand_augment(images, n=config.layers, m=9, **interpolation)
+        images = fn.flip(images, horizontal=mirror)
+        images = rand_augment.rand_augment(images, n=config.layers, m=9, **interpolation)
         return fn.crop_mirror_normalize(images, **_NORMALISED), label
 
     # `auto_aug` warns of its own deprecated operators, whatever the filters say.

@@ -38,6 +38,7 @@ import numpy as np
 from claims import Claim, Spread, claim_table, say, table
 from experiment import Experiment, Options
 from loaders import STANDARD, LoaderTurns, Sizes, reuse
+from sources import MEMORY
 
 from dalirefurb import FileList, Kept, Loader, MemoryStore, Recipe, simple
 from dalirefurb.augment.published import simclr
@@ -64,7 +65,7 @@ class Config(Sizes):
     timed_batches: int = 8
     timed_s: float = 3.0
     cpu_batches: int = 96
-    memory: str = "/dev/shm"
+    memory: str = MEMORY
 
 
 class ViewTurns(LoaderTurns):

@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -23,7 +24,7 @@ from claims import Claim, Spread, claim_table, say, table
 from competitors import build
 from competitors.rows import Job
 from harness import Contender, Slice
-from sources import listed
+from sources import MEMORY, listed
 
 from dalirefurb import FileList
 
@@ -161,9 +162,9 @@ class WorkerTurns:
         return WorkerTurns(self._job, self._tried, self._command, self._environment)
 
     def memory_bytes(self) -> int:
-        """Sum what the process and all that it started have in memory; of a shared page, each its share."""
+        """Sum what the process and all that it started have in memory, files open below /dev/shm included."""
         assert self._process is not None
-        return sum(_proportional_bytes(pid) for pid in [self._process.pid, *descendants(self._process.pid)])
+        return memory_of([self._process.pid, *descendants(self._process.pid)])
 
     def close(self) -> None:
         """End the process and all that it started."""
@@ -292,12 +293,28 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def _proportional_bytes(pid: int) -> int:
-    with suppress(OSError):  # it has ended
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return 1024 * int(line.split()[1])
-    return 0
+def memory_of(pids: Sequence[int]) -> int:
+    """Sum the bytes of some processes: of a shared page each its share, of a file in memory also what none has mapped.
+
+    Who writes into such a file, and does not map it, takes that memory all the same.
+    """
+    mapped: defaultdict[tuple[int, int], int] = defaultdict(int)  # by device and number of the file
+    files: dict[tuple[int, int], int] = {}
+    memory = Path(MEMORY).stat().st_dev
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+                word, *words = line.split()
+                if not word.endswith(":"):
+                    major, minor = (int(part, 16) for part in words[2].split(":"))
+                    mapping = os.makedev(major, minor), int(words[3])
+                elif word == "Pss:":
+                    mapped[mapping] += 1024 * int(words[0])
+            for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):  # it was closed
+                    if (found := descriptor.stat()).st_dev == memory:
+                        files[memory, found.st_ino] = 512 * found.st_blocks
+    return sum(mapped.values()) + sum(max(0, nbytes - mapped[file]) for file, nbytes in files.items())
 
 
 def rest(pid: int) -> None:

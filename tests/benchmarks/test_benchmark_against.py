@@ -2,9 +2,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -18,8 +19,10 @@ import headspace
 import numpy as np
 import pytest
 import stock_dali
+import suite as suite_script
 import torch
 import workers
+from claims import Claim, Spread
 from competitors import data_loaders, formats, rows
 from competitors.data_loaders import DataLoaderRow, GrainRow, SpdlRow
 from competitors.formats import FfcvRow, SlipstreamRow
@@ -75,7 +78,29 @@ def test_the_suite_writes_results_and_a_figure_for_each_of_its_scripts(suite):
         with Image.open(out / f"{name}.png") as figure:
             assert min(figure.size) > 200
         assert f"== {name}" in printed
-    assert "claims that did not hold:" in printed or "every claim held" in printed
+    assert "what did not hold:" in printed or "every claim held" in printed
+
+
+@pytest.mark.parametrize(
+    ("reached", "writes", "said"), [(3.0, True, None), (1.0, True, "it"), (3.0, False, "wrote no")]
+)
+def test_the_suite_ends_with_1_where_a_claim_is_missed_or_a_script_wrote_nothing(
+    folder, tmp_path, monkeypatch, capsys, reached, writes, said
+):
+    """What an earlier run left is not taken for the results of one that was refused."""
+    out, claim = tmp_path / "splits.json", Claim("it", Spread(1.0, reached, 3.0), least=2.0)
+    out.write_text(json.dumps({"results": {"claims": [asdict(replace(claim, figure=Spread(3.0, 3.0, 3.0)))]}}))
+
+    def main(arguments):
+        if writes:
+            out.write_text(json.dumps({"results": {"claims": [asdict(claim)]}}))
+        return 1
+
+    monkeypatch.setitem(suite_script.SCRIPTS, "splits", main)
+    monkeypatch.setattr(suite_script.plot, "save", lambda run, path: True)
+    ended = suite_script.main(["--only", "splits", "--data", str(folder), "--out", str(tmp_path)])
+    assert ended == (said is not None)
+    assert (said or "every claim held") in capsys.readouterr().out
 
 
 @pytest.mark.weekly
@@ -183,6 +208,14 @@ def test_stock_dali_serves_whole_batches_from_every_replica(folder, layers, repl
     assert [next(taken.batches) for _ in range(7)] == [4] * 7
     assert taken.made_ahead == 3 * replicas
     taken.batches.close()
+
+
+@pytest.mark.parametrize("layers", [0, pytest.param(2, marks=pytest.mark.weekly)])
+def test_where_there_is_no_rand_augment_stock_dali_flips_while_it_normalises(folder, layers):
+    """As its documentation does: an operator less."""
+    sizes = Loading(size=32, batch_size=4, layers=layers, epoch_batches=1, rounds=1)
+    pipeline = stock_dali._pipeline(sizes, ImageFolder(folder), harness.Placement(1, 1), True, 0)
+    assert (b"__Flip" in pipeline.serialize()) == (layers > 0)
 
 
 @pytest.mark.weekly
@@ -389,6 +422,29 @@ def test_memory_is_that_of_a_competitor_and_of_all_that_it_started():
         assert other._process is None
     finally:
         entrant.close()
+
+
+def test_memory_is_that_of_a_file_in_memory_too_mapped_or_not(tmp_path):
+    """Of 64 MB that are written to it half are mapped, and in both processes; a file on a disk counts not."""
+    with tempfile.TemporaryDirectory(dir=workers.MEMORY) as folder:
+        code = f"""import json, mmap, os
+input()
+disk, memory = (open(folder + "/file", "w+b") for folder in ({str(tmp_path)!r}, {folder!r}))
+for file in (disk, memory):
+    file.write(bytes(64 << 20))
+    file.flush()
+if not os.fork():
+    pages = mmap.mmap(memory.fileno(), 32 << 20)
+    pages[:]
+    print('ready', flush=True)
+    input()
+os.wait()"""
+        entrant = workers.WorkerTurns(job(), TRIED, (sys.executable, "-S", "-c", code))
+        try:
+            with entrant.turn():
+                assert 64 << 20 < entrant.memory_bytes() < 100 << 20
+        finally:
+            entrant.close()
 
 
 @pytest.mark.weekly

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from itertools import chain
 from statistics import median
 
+import dali_pipelines
 import echo_slow_source
 import experiment
 import harness
@@ -22,9 +23,10 @@ import small_images
 import throughput as throughput_script
 from sources import SlowSource, repeated
 
-from dalirefurb import Arrays, Echo, FileList, ImageFolder, Loader, Refurbish, SmartCache, Standard, rand_augment
+from dalirefurb import Arrays, Echo, FileList, ImageFolder, Kept, Loader, Refurbish, SmartCache, Standard, rand_augment
 from dalirefurb.engine.closable_queue import ClosableQueue
 from dalirefurb.engine.finisher import Served
+from dalirefurb.keep.upkeep import inspect
 from dalirefurb.planning import BatchEcho, Frozen
 from tests.benchmarks.running import BENCHMARKS, quick, run, speeds_of
 from tests.mosaics import write_mosaics
@@ -252,6 +254,16 @@ def test_a_loader_goes_on_in_its_next_turn_with_a_warm_store(folder):
     assert 3 * state["epoch"] + state["batch"] == 2 * warmed + 7
     computed = [stats.misses / stats.samples for stats in turns.stats]
     assert computed[0] > computed[1] > 0
+
+
+def test_a_keep_that_is_compared_is_full_before_the_first_turn(folder, tmp_path):
+    source = repeated(folder, 8)
+    kept = Kept(source, tmp_path / "keep")
+    sizes = loaders.Compared(size=32, batch_size=4, epoch_batches=2, rounds=1)
+    with ExitStack() as stack:
+        turns = sizes.turns(stack, source, kept, rand_augment(32))
+        assert [turn.name for turn in turns] == ["standard", "reuse factor 3", "decoded images kept"]
+        assert inspect(tmp_path / "keep").kept == 8
 
 
 def test_a_slow_source_gives_one_sample_at_a_time_however_many_threads_read():
@@ -547,6 +559,15 @@ def test_keeps_and_pipelines_take_turns_with_loaders(folder, tmp_path, monkeypat
         assert len({each["contender"] for each in case["slices"]}) == contenders == len(case["slices"])
     assert sum(each["name"].endswith(claimed) for each in results["claims"]) == max(1, len(cases))
     assert claimed in printed
+
+
+def test_a_loader_with_a_stage_of_ones_own_cannot_be_faster_than_without():
+    config = dali_pipelines.EXPERIMENT.config
+    names = [f"{kind}, {plan}" for kind in dali_pipelines.KINDS for plan in ("standard", "reuse factor 3")]
+    claims = dali_pipelines.claims(config, {name: [2.0] if name.startswith("own") else [1.0] for name in names})
+    assert [each.name for each in claims if each.impossible] == [
+        f"own stage, {plan} / loader, {plan}" for plan in ("standard", "reuse factor 3")
+    ]
 
 
 @pytest.mark.weekly

@@ -175,6 +175,21 @@ def test_a_figure_that_is_not_of_the_results_is_found(tmp_path: Path) -> None:
     assert renewed.endswith("<!-- end -->\n\nMore.\n")
 
 
+def test_what_no_script_claims_of_standard_is_a_median_of_rounds_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two contenders whose medians are of different rounds: 4 times, 2 times and 3 times, not 2 times."""
+    made = figures()
+    speeds = {"standard": [1.0, 2.0, 3.0], "every sample a hit": [4.0, 4.0, 9.0]}
+    case = {"order": "paper", "batch_size": 256, "claims": [], "images_per_s": {}, "slices": []}
+    case["images_per_s"] = {name: {"median": sorted(own)[1]} for name, own in speeds.items()}
+    case["slices"] = [
+        {"contender": name, "round": number, "images": speed, "seconds": 1.0}
+        for name, own in speeds.items()
+        for number, speed in enumerate(own)
+    ]
+    monkeypatch.setattr(made, "read", lambda name: {"results": [case]})
+    assert [row[3] for row in made._bars("throughput", "compiled")] == ["1.00", "3.00"]
+
+
 @pytest.mark.parametrize(
     ("claim", "promise"),
     [

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,6 +21,13 @@ COURSE = Run("standard", 0, [Point(2.0, 10, 20.0), Point(4.0, 20, 40.0), Point(6
 def test_the_time_to_an_accuracy_is_between_two_points_or_the_whole(accuracy, seconds):
     """Ten classes are guessed right in a tenth at the start."""
     assert COURSE.seconds_to(accuracy) == pytest.approx(seconds)
+
+
+def test_the_time_to_standards_accuracy_is_compared_with_the_time_that_takes_standard():
+    """Which has 30 % at its end, and first after 3 of its 6 seconds: another one that has it then is no sooner."""
+    other = replace(COURSE, contender="frozen", points=[Point(3.0, 10, 30.0), Point(6.0, 30, 30.0)])
+    (claim,) = script._claims([COURSE, other], ["standard", "frozen"])
+    assert claim.figure.median == pytest.approx(1)
 
 
 def test_images_are_enlarged_in_their_order_and_with_their_labels(tmp_path):

@@ -55,7 +55,7 @@ class Config:
         rounds: Turns of each feed.
         model: One of `networks.NETWORKS`.
         epoch_batches: Batches of an epoch.
-        warm_batches: Served before the clock runs.
+        warm_batches: Served before the clock runs, beside those that were made ahead.
         timed_batches: Served while it runs.
         turn_limit_s: Time after which a feed has hung.
     """

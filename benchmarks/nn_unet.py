@@ -40,12 +40,12 @@ from experiment import Experiment, Options
 from dalirefurb import Loader, MemoryStore, Prefetch, Recipe, Refurbish, Volumes
 from dalirefurb.augment import VolumeOutput, nn_unet
 from dalirefurb.planning import Frozen
+from dalirefurb.system.fair_comparison import wait_until_idle
 
 OURS, REUSED, MONAI = "nn_unet, nothing reused", "nn_unet, reuse factor 3", "MONAI"
 REUSE, LEAST = 3, 2.0
 
-_REFILL_S = 1.0
-"""In which what was taken is made anew."""
+_IDLE_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +87,8 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
             turns[MONAI] = asked(monai)
         for turn in turns.values():
             turn(2 * config.volumes)  # What is compiled, and the store, are there then.
-        for _ in range(config.rounds):
-            for name, turn in turns.items():
+        for number in range(config.rounds):
+            for name, turn in list(turns.items())[:: 1 if number % 2 == 0 else -1]:
                 seconds.setdefault(name, []).append(turn(config.windows) / config.windows)
         if monai is not None:
             monai.communicate()
@@ -123,7 +123,8 @@ def cpu_of(loader: Loader) -> Callable[[int], float]:
         began = time.process_time()
         for _ in islice(batches, windows):
             pass
-        time.sleep(_REFILL_S)
+        if not wait_until_idle(_IDLE_LIMIT_S):
+            raise RuntimeError(f"a loader must come to rest after its turn, but worked on for {_IDLE_LIMIT_S:.0f} s")
         return time.process_time() - began
 
     return turn

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from competitors.gpu_rows import GPU_ROWS, Samples
+from competitors.gpu_rows import GPU_ROWS, PREFETCHED, Samples
 from training_steps import HEADSPACE, Model, Timer
 
 _NAMED = ("torch", "torchvision", "kornia", "Pillow")
@@ -38,7 +38,7 @@ class Job:
         cores: CPU cores that the process has.
         model: One of `networks.NETWORKS`, or `ALONE`.
         device: Where the model is, "cuda" or "cpu".
-        warm_batches: Served before the clock runs.
+        warm_batches: Served before the clock runs, beside those that were made ahead.
         timed_batches: Served while it runs.
     """
 
@@ -76,8 +76,8 @@ def measured(job: Job) -> dict[str, Any]:
     model = Model(job.model, max(job.labels) + 1, job.device)
     augmenting = Timer(job.device)
     with ExitStack() as stack:
-        batches = _batches(job, model, augmenting, stack)
-        for _ in range(job.warm_batches):
+        batches, made_ahead = _batches(job, model, augmenting, stack)
+        for _ in range(job.warm_batches + made_ahead):  # What was ready before the first step is not timed.
             next(batches)
         _finish(job.device)
         began = time.perf_counter()
@@ -92,11 +92,12 @@ def measured(job: Job) -> dict[str, Any]:
         }
 
 
-def _batches(job: Job, model: Model, augmenting: Timer, stack: ExitStack) -> Generator[int, None, None]:
+def _batches(job: Job, model: Model, augmenting: Timer, stack: ExitStack) -> tuple[Generator[int, None, None], int]:
+    """Return what serves batches, and how many it can have made before the first is asked for."""
     if job.feed == HEADSPACE:
-        return _of_one_batch(job, model.take)
+        return _of_one_batch(job, model.take), 0
     if job.feed in GPU_ROWS:
-        return _of_a_row(job, model.take, augmenting)
+        return _of_a_row(job, model.take, augmenting), PREFETCHED * job.cores
     from feeds import FEEDS
     from harness import stepped
 
@@ -104,7 +105,8 @@ def _batches(job: Job, model: Model, augmenting: Timer, stack: ExitStack) -> Gen
 
     (feed,) = (each for each in FEEDS if each.name == job.feed)
     entrant = feed.entrant(stack, FileList(job.files, job.labels), job.size, job.batch_size, model.take)
-    return stepped(stack.enter_context(entrant.turn()))
+    contender = stack.enter_context(entrant.turn())
+    return stepped(contender), contender.made_ahead
 
 
 def _of_one_batch(job: Job, take: Callable[..., None]) -> Generator[int, None, None]:

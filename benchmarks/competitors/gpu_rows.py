@@ -25,6 +25,8 @@ from torch.utils.data import DataLoader, Dataset
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _LAYERS, _MAGNITUDE = 2, 9
+PREFETCHED = 2
+"""Batches that each worker has ahead, DataLoader's default."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class GpuRow(ABC):
             shuffle=True,
             drop_last=True,
             num_workers=samples.workers,
+            prefetch_factor=PREFETCHED,
             persistent_workers=True,
             multiprocessing_context="fork",
             collate_fn=self.collate,

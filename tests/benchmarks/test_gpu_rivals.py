@@ -2,6 +2,7 @@ import sys
 
 import gpu_rivals
 import pytest
+import rival_turn
 import torch
 from competitors.gpu_rows import GPU_ROWS
 from first_light.findings import DONE
@@ -27,6 +28,23 @@ def test_feeds_that_are_there_have_their_turns_on_a_cpu_and_the_others_are_named
     assert all(each["images"] > 0 and each["step_ms"] > 0 for each in turns)
     assert results["config"]["device"] == "cpu"
     assert "shows only that the script runs" in said
+
+
+def test_what_a_rival_made_ahead_is_served_before_the_clock_runs(monkeypatch):
+    """Two workers have two batches each; none of the four that they had before is among those that are timed."""
+    asked = []
+
+    def batches():
+        for number in range(100):
+            asked.append(number)
+            yield 4
+
+    monkeypatch.setattr(rival_turn, "_of_a_row", lambda *_: batches())
+    monkeypatch.setattr(rival_turn.os, "sched_setaffinity", lambda *_: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    job = rival_turn.Job(next(iter(GPU_ROWS)), [], [1], 32, 4, 2, "resnet8", "cpu", warm_batches=1, timed_batches=3)
+    assert rival_turn.measured(job)["images"] == 12
+    assert len(asked) == 2 * 2 + 1 + 3
 
 
 def refused(capsys, *arguments):

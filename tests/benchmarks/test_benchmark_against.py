@@ -28,6 +28,7 @@ from competitors.data_loaders import DataLoaderRow, GrainRow, SpdlRow
 from competitors.formats import FfcvRow, SlipstreamRow
 from competitors.rows import Job
 from loaders import STANDARD, Loading
+from PIL import Image
 from sources import listed
 
 from dalirefurb import ImageFolder, Refurbish, simple
@@ -617,6 +618,25 @@ def told():
     if not workers.PYTHON.exists():
         pytest.skip("benchmarks/competitors/build.py was not run")
     return in_environment(WORKER, "--list", "2")["rows"]
+
+
+LAYOUTS = """
+import json, sys
+from pathlib import Path
+from competitors.torchvision_operations import as_decoded
+from competitors.torchvision_v2 import decode_tensor
+file, arrays = sys.argv[1:]
+print(json.dumps([list(image.stride()) for image in (decode_tensor(file), *as_decoded(Path(arrays)))]))
+"""
+
+
+@pytest.mark.weekly
+def test_torchvision_crops_photographs_as_its_decoders_leave_them(told, folder, tmp_path):
+    """Laid out otherwise they take it up to twice as long."""
+    file = sorted(Path(folder).glob("*/*.jpg"))[0]
+    np.savez(tmp_path / "photographs.npz", np.asarray(Image.open(file)))
+    decoded, given = in_environment("-c", LAYOUTS, file, tmp_path / "photographs.npz")
+    assert given == decoded
 
 
 @pytest.mark.weekly

@@ -198,6 +198,12 @@ def say(*parts: str) -> None:
     print("\n\n".join(parts) + "\n", flush=True)
 
 
+def say_speeds(speeds: Speeds, claims: Sequence[Claim], *headings: str, unit: str = "images/s") -> None:
+    """Print the speeds of all contenders, and what is claimed of them, below headings."""
+    rows = [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]
+    say(*headings, table(["contender", f"{unit} [quartiles]"], rows), claim_table(claims))
+
+
 def bounds_of(hits: Sequence[float], all_missed: Sequence[float], misses: float) -> list[float]:
     """Return how fast each round can be if a share misses, given the speeds of hits alone, and of misses alone."""
     return [1 / (1 / hit + misses * (1 / missed - 1 / hit)) for hit, missed in zip(hits, all_missed, strict=True)]

@@ -32,7 +32,7 @@ from typing import Any
 
 import harness
 import torch
-from claims import Claim, Speeds, Spread, claim_table, say, table
+from claims import Claim, Speeds, say_speeds
 from experiment import Experiment, Options
 from loaders import STANDARD, LoaderTurns, Loading, reuse
 from nvidia.dali import fn
@@ -120,8 +120,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
         slices = harness.interleave(turns, rounds=config.rounds, timed_batches=config.timed_batches)
     speeds = harness.speeds_of(slices)
     judged = claims(config, speeds)
-    rows = [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]
-    say(table(["contender", "images/s [quartiles]"], rows), claim_table(judged))
+    say_speeds(speeds, judged)
     return {"claims": judged, "slices": slices}
 
 

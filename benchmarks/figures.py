@@ -22,6 +22,7 @@ _SIX = ("black", "#2a9d5c", BLUE, DARK, "#e09f3e", RED)
 _ORDER_COLOURS = {"paper": BLUE, "crop_last": DARK}
 _ORDERS = {"paper": "paper's order", "crop_last": "crop last"}
 _GROUP_WIDTH = 0.81
+_MARKS = {"none": "s", "memory": "o", "disk": "^"}
 _APART = 0.99
 """Shares of different images below which points of accuracy are named: above they lie on each other."""
 
@@ -306,6 +307,31 @@ def draw_soak(run: Run) -> Figure:
         f"{config['epochs']} epochs of {samples:,} samples, each technique in a process of its own; "
         f"the dashed line is the most that is promised of the last ten epochs' median"
     )
+    return figure
+
+
+def draw_tuned(run: Run) -> Figure:
+    """Draw a panel for each data set: a mark for each configuration and step, and lines 10 % off."""
+    cases = run["results"]["tuned"]
+    figure, panels = plt.subplots(1, len(cases), figsize=(5.2 * len(cases), 5), squeeze=False)
+    for axes, case in zip(panels[0], cases, strict=True):
+        runs = case["runs"]
+        for tier, mark in _MARKS.items():
+            own = [each for each in runs if each["tier"] == tier]
+            achieved, predicted = ([each[kind] for each in own] for kind in ("achieved", "predicted"))
+            label = "standard" if tier == "none" else f"reuse, {tier}"
+            axes.plot(achieved, predicted, mark, markersize=4, alpha=0.7, label=label)
+        ends = np.array([0.9, 1.1]) * np.array([min(e["achieved"] for e in runs), max(e["achieved"] for e in runs)])
+        for factor, style in ((1.0, "-"), (1.1, ":"), (0.9, ":")):
+            axes.plot(ends, factor * ends, style, color=GRAY, linewidth=1, zorder=0)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("achieved images/s")
+        axes.set_ylabel("predicted images/s")
+        axes.set_title(f"{case['data']}: {len(runs)} runs", fontsize=10)
+        axes.legend(fontsize=8)
+    machine = run["environment"]
+    figure.suptitle(f"dotted: 10 % off; {machine['cpu']}, {machine['cores']} cores, no GPU; DALI {machine['dali']}")
     return figure
 
 

@@ -29,7 +29,7 @@ from typing import Any
 import harness
 import stock_dali
 import torch
-from claims import Claim, Spread, claim_table, say, table
+from claims import Claim, Spread, say_speeds
 from experiment import Experiment, Options
 from harness import Contender, Entrant, MadeAnew
 from loaders import STANDARD, LoaderTurns, Loading, Step, default_placement, reuse, settled
@@ -146,8 +146,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
         for name, cores, step in entrants
     ]
     judged = claims(config, speeds, list(steps))
-    spreads = [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]
-    say(table(["contender", "images/s [quartiles]"], spreads), claim_table(judged))
+    say_speeds(speeds, judged)
     return {
         "cores": [row for row in rows if row["step"] is None],
         "headspace": [row for row in rows if row["step"] is not None],

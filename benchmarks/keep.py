@@ -34,7 +34,7 @@ from typing import Any
 import harness
 import numpy as np
 import stock_dali
-from claims import Claim, Speeds, Spread, bounds_of, claim_table, say, table
+from claims import Claim, Speeds, bounds_of, say_speeds
 from experiment import Experiment, Options
 from harness import Entrant, MadeAnew
 from loaders import STANDARD, LoaderTurns, Loading, default_placement, reuse
@@ -116,11 +116,7 @@ def compare(config: Config, files: str, source: FileList, memory: Path, disk: Pa
     speeds = harness.speeds_of(slices)
     judged = claims(config, files, speeds)
     nbytes = sum(each.nbytes for each in kept.images(np.arange(len(kept))) or ())
-    say(
-        f"files {files}, {nbytes / len(kept) / 1e3:.0f} KB an image where they are kept",
-        table(["contender", "images/s [quartiles]"], [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]),
-        claim_table(judged),
-    )
+    say_speeds(speeds, judged, f"files {files}, {nbytes / len(kept) / 1e3:.0f} KB an image where they are kept")
     return {"kept_bytes": nbytes / len(kept), "claims": judged, "slices": slices}
 
 

@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import harness
-from claims import Claim, Spread, claim_table, say, table
+from claims import Claim, Spread, say_speeds
 from experiment import Experiment, Options
 from keep import FILES, encode
 from loaders import STANDARD, LoaderTurns, Loading
@@ -75,11 +75,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
         *(Claim.between(speeds, f"{recipe}, planes", f"{recipe}, RGB", LEAST_SPEED) for recipe in recipes),
         Claim("bytes of planes / RGB", Spread(share, share, share), most=MOST_BYTES),
     ]
-    say(
-        ", ".join(f"{each / 1e3:.0f} KB an image as {name}" for name, each in nbytes.items()),
-        table(["contender", "images/s [quartiles]"], [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]),
-        claim_table(claims),
-    )
+    say_speeds(speeds, claims, ", ".join(f"{each / 1e3:.0f} KB an image as {name}" for name, each in nbytes.items()))
     return {"kept_bytes": nbytes, "claims": claims, "slices": slices}
 
 

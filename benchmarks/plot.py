@@ -17,7 +17,6 @@ import figures
 import matplotlib.pyplot as plt
 from figures import Run
 from matplotlib.figure import Figure
-from tuned_figure import draw_tuned
 
 _RESULTS = Path(__file__).parent / "results" / "throughput.json"
 
@@ -32,7 +31,7 @@ DRAWINGS: dict[str, Callable[[Run], Figure]] = {
     "contention": figures.draw_contention,
     "plans": figures.draw_planning,
     "soaked": figures.draw_soak,
-    "tuned": draw_tuned,
+    "tuned": figures.draw_tuned,
 }
 """Which drawing, by what only its results have; throughput.py's are a list of cases, which have bounds."""
 

@@ -35,7 +35,7 @@ from typing import Any
 
 import harness
 import numpy as np
-from claims import Claim, Spread, claim_table, say, table
+from claims import Claim, Spread, say_speeds
 from experiment import Experiment, Options
 from loaders import STANDARD, LoaderTurns, Sizes, reuse
 from sources import MEMORY
@@ -159,8 +159,7 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
     judged.append(Claim.between(speeds, IN_TURN, apart_of(IN_TURN), LEAST_IN_TURN))
     pairs = pairs_on_a_keep(config, source)
     judged.append(Claim("two views on a keep, pairs/s a core", Spread.of(pairs), LEAST_PAIRS))
-    rows = [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]
-    say(table(["contender", "samples/s [quartiles]"], rows), claim_table(judged))
+    say_speeds(speeds, judged, unit="samples/s")
     return {"claims": judged, "slices": slices, "pairs_on_a_keep": pairs}
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from claims import Claim, Spread, claim_table, say, table
+from claims import Claim, say, say_speeds
 from competitors import build
 from competitors.rows import Job
 from harness import Contender, Slice
@@ -216,11 +216,8 @@ def result(
     """
     speeds = harness.speeds_of(slices)
     missing = {name: reason for name, reason in there.missing.items() if name.endswith((ending, "environment"))}
-    say(
-        table(["contender", "images/s [quartiles]"], [[name, f"{Spread.of(own):0}"] for name, own in speeds.items()]),
-        claim_table(claims),
-        *(f"left out: {name}: {reason}" for name, reason in missing.items()),
-    )
+    say_speeds(speeds, claims)
+    say(*(f"left out: {name}: {reason}" for name, reason in missing.items()))
     return {
         "claims": claims,
         "settings": {each.name: each.setting for each in entrants if isinstance(each, WorkerTurns)},

@@ -40,7 +40,7 @@ class MaskedRow(DataLoaderRow):
                 v2.Normalize(tv.MEAN, tv.STD),
             ]
         )
-        decode = tv.decode_tensor if job.setting["decoder"] == "turbojpeg" else _decoded
+        decode = tv.tensor_decoder(job.setting["decoder"])
 
         class Masked(torch.utils.data.Dataset):  # type: ignore[type-arg, misc]
             def __len__(self) -> int:
@@ -52,12 +52,6 @@ class MaskedRow(DataLoaderRow):
                     return transform(image, tv_tensors.Mask(v2.functional.pil_to_tensor(mask)[0]))
 
         return Masked()
-
-
-def _decoded(path: str) -> Any:
-    from competitors import torchvision_v2 as tv
-
-    return tv.v2.functional.pil_to_tensor(tv.decode(path))
 
 
 ROWS: dict[str, Row] = {

@@ -43,7 +43,7 @@ class DetectionRow(DataLoaderRow):
                 v2.SanitizeBoundingBoxes(),
             ]
         )
-        decode = tv.decode_tensor if job.setting["decoder"] == "turbojpeg" else _decoded
+        decode = tv.tensor_decoder(job.setting["decoder"])
         read = json.loads(Path(job.files[0]).with_name(ANNOTATIONS).read_text())
         rows: dict[int, list[Any]] = {each["id"]: [] for each in read["images"]}
         for each in read["annotations"]:
@@ -72,12 +72,6 @@ class DetectionRow(DataLoaderRow):
                 return transform(tv_tensors.Image(image), found)
 
         return Detection()
-
-
-def _decoded(path: str) -> Any:
-    from competitors import torchvision_v2 as tv
-
-    return tv.v2.functional.pil_to_tensor(tv.decode(path))
 
 
 ROWS: dict[str, Row] = {f"DataLoader, v2, {WITH_OBJECTS}": DetectionRow()}

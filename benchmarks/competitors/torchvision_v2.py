@@ -103,6 +103,11 @@ def decode_tensor(file: str | Path | bytes) -> torch.Tensor:
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
+def tensor_decoder(name: str) -> Callable[[str], torch.Tensor]:
+    """Return what decodes a file to (3, H, W) uint8: "turbojpeg", or Pillow."""
+    return decode_tensor if name == "turbojpeg" else lambda file: v2.functional.pil_to_tensor(decode(file))
+
+
 @cache
 def turbojpeg() -> Any:
     """Load TurboJPEG."""

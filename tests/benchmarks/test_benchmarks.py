@@ -351,15 +351,6 @@ def test_a_cold_start_compiles_what_a_warm_one_finds(folder, tmp_path):
     assert "seconds of a cold Loader(), simple" in printed
 
 
-@pytest.mark.weekly
-def test_odd_files_are_compared_with_a_folder_that_has_none(folder, tmp_path):
-    written, printed = quick("odd_files", tmp_path / "odd.json", "--data", folder)
-    without, few, all_of_them = written["results"]["folders"]
-    assert without["pillow_s"] == 0 < min(few["pillow_s"], all_of_them["pillow_s"])
-    assert [claim["least"] for claim in written["results"]["claims"]] == [0.97, None]
-    assert "1 % odd / standard" in printed
-
-
 def test_planning_asks_for_batches_on_end_for_any_and_for_the_first_of_epochs():
     config = planning.EXPERIMENT.config
     planner = config.planners(10_000)["Refurbish"]

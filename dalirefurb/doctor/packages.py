@@ -58,7 +58,7 @@ def _unmet(requirement: str, installed: dict[str, str]) -> Iterator[Finding]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
+    return tuple(int(part) for part in [*re.findall(r"\d+", version.partition("+")[0]), 0, 0, 0][:3])
 
 
 def _installed() -> dict[str, str]:

@@ -25,7 +25,7 @@ import dalirefurb
 from dalirefurb.cli import main, terminal
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.techniques import OPTIONS
-from dalirefurb.errors import ConfigurationError, OutOfMemoryError
+from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError, SampleError
 from dalirefurb.loader import Loader
 from tests.interruptible import interruptible
 from tests.one_line import error_of, without_progress
@@ -303,14 +303,23 @@ def test_only_noise_of_codecs_is_kept_back_while_images_are_decoded(capfd):
     assert capfd.readouterr().err == "out of paper\nthe usual way again\n"
 
 
-def test_noise_is_told_where_something_unforeseen_happens(capfd):
-    def fail():
-        os.write(2, NOISE)
-        raise TypeError
-
-    with pytest.raises(TypeError), without_codec_noise():
-        fail()
+@pytest.mark.parametrize("error", [TypeError(), LoaderError("a thread died")])
+def test_noise_is_told_where_something_unforeseen_happens(capfd, error):
+    with pytest.raises(type(error)), without_codec_noise():
+        fail_with_noise(error)
     assert capfd.readouterr().err == NOISE.decode()
+
+
+@pytest.mark.parametrize("error", [SampleError(3, "a.png", "cannot be decoded"), OSError(errno.ENOSPC, "full")])
+def test_noise_is_kept_back_where_an_error_says_what_is_wrong(capfd, error):
+    with pytest.raises(type(error)), without_codec_noise():
+        fail_with_noise(error)
+    assert capfd.readouterr().err == ""
+
+
+def fail_with_noise(error):
+    os.write(2, NOISE)
+    raise error
 
 
 def test_python_writes_what_it_wants_while_images_are_decoded():

@@ -81,7 +81,7 @@ def test_two_wheels_of_dali_are_wrong_and_so_is_none(installed: dict[str, str]) 
     assert of("DALI", packages.versions())[0].said.endswith("there is none")
 
 
-@pytest.mark.parametrize(("version", "sign"), [("2.5.0", "<2.5"), ("2.3.1", ">=2.4")])
+@pytest.mark.parametrize(("version", "sign"), [("2.5.0", "<2.5"), ("2.5", "<2.5"), ("2.3.1", ">=2.4")])
 def test_a_version_outside_of_the_projects_bounds_is_wrong(
     installed: dict[str, str], version: str, sign: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +92,15 @@ def test_a_version_outside_of_the_projects_bounds_is_wrong(
     assert finding.state == "wrong"
     assert finding.said == f"nvidia-dali-cuda120 must be {sign}, but {version} is installed"
     assert finding.remedy.startswith("pip install 'nvidia-dali-cuda120")
+
+
+def test_a_version_is_at_its_bound_however_many_zeros_either_has(
+    installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages.metadata, "requires", lambda _: ["numpy>=2.1.0,<2.2"])
+    for version in ("2.1", "2.1.0"):
+        installed["numpy"] = version
+        assert of("numpy", packages.versions()) == []
 
 
 def test_a_numpy_that_is_too_new_for_numba_is_wrong(installed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

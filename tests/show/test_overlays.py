@@ -101,6 +101,28 @@ def test_each_kind_is_drawn_in_its_colour_at_its_place() -> None:
     assert len({*COLOURS}) == len(COLOURS)
 
 
+def test_names_of_classes_have_a_place_each_beside_others_or_in_a_line_below(tmp_path: Path) -> None:
+    source = boxed(tmp_path)
+    source.annotations["labels"] = Objects([[12 * number, 1, 2][: number % 4] for number in range(12)])
+    source.categories = {number: f"a class with a long name {number}" for number in range(140)}
+    recipe = Recipe([Decode(), RandomResizedCrop(SIZE)], Output(SIZE), 1)
+    axes = pictures_sheet(source, recipe, name="mine", reuse_factor=2).axes[0]
+    placed = [text for text in axes.texts if text.get_text().startswith("a class with")]
+    width = 6 * len(placed[0].get_text())
+    lines: dict[float, list[float]] = {}
+    for text in placed:
+        x, y = text.get_position()
+        lines.setdefault(y, []).append(x)
+    assert len(placed) > 2
+    assert len(lines) > 1
+    assert [*lines] == sorted(lines)
+    for starts in lines.values():
+        assert (np.diff(starts) > width).all()
+        assert starts[-1] + width < axes.get_xlim()[1]
+    (heading,) = (text for text in axes.texts if text.get_text() == "original")
+    assert heading.get_position()[1] > max(lines)
+
+
 def test_a_stage_that_says_no_place_is_refused_by_name(tmp_path: Path) -> None:
     recipe = Recipe([Decode(), RandomResizedCrop(SIZE), AugMix()], Output(SIZE), 2)
     with pytest.raises(ConfigurationError, match="every stage must say what moves where, but 'aug_mix' does not"):

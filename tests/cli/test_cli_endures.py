@@ -27,6 +27,7 @@ from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.techniques import OPTIONS
 from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError, SampleError
 from dalirefurb.loader import Loader
+from dalirefurb.source import ImageFolder
 from tests.interruptible import interruptible
 from tests.one_line import error_of, without_progress
 from tests.pictures import write_folder
@@ -762,6 +763,19 @@ def test_bad_images_are_kept_in_a_quarantine_where_it_is_asked_for(photographs, 
     assert main(["train", str(folder), *SMALL, "--on-bad-sample", "replace", "--quarantine", str(quarantine)]) == 0
     assert [json.loads(line)["name"] for line in quarantine.read_text().splitlines()] == [str(bad)]
     assert f"  {bad}: " in capsys.readouterr().out
+
+
+def test_bad_images_to_judge_by_are_in_no_quarantine_so_that_a_second_run_takes_it(photographs, tmp_path, capsys):
+    folder = shutil.copytree(photographs, tmp_path / "photographs")
+    quarantine = tmp_path / "bad.jsonl"
+    learned, _, _, judged = (ImageFolder(folder).name(index) for index in range(4))  # Every fourth is held out.
+    for name in (learned, judged):
+        Path(name).write_text("no image")
+    arguments = [*SMALL, "--val-share", "0.25", "--on-bad-sample", "replace", "--quarantine", str(quarantine)]
+    for _ in range(2):
+        assert main(["train", str(folder), *arguments]) == 0
+        assert [json.loads(line)["name"] for line in quarantine.read_text().splitlines()] == [learned]
+    capsys.readouterr()
 
 
 def test_an_image_is_too_large_where_it_is_said(photographs, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 import threading
@@ -49,6 +50,21 @@ class Late(MemoryStore):
         return super().put(indices, versions, list(samples))
 
 
+class Absent(MemoryStore):
+    """Begins anew whenever it is opened."""
+
+    def open(self, spec: Any) -> None:
+        super().open(spec)
+        self.clear()
+
+
+class Confused(MemoryStore):
+    """Lends the first version of what is asked for, whichever that is."""
+
+    def get(self, indices: Any, versions: Any) -> Any:
+        return super().get(indices, 0 * versions)
+
+
 def contract_of(kind: type[MemoryStore]) -> StoreContract:
     class Contract(StoreContract):
         def store(self, folder: Path) -> MemoryStore:
@@ -70,6 +86,23 @@ def test_a_store_that_holds_less_than_it_says_is_found() -> None:
     with pytest.raises(AssertionError, match="5 slots must hold no more, lent ones included"):
         machine.put([(5, 0)], [1] * 5)
     machine.teardown()
+
+
+def test_a_store_that_takes_what_it_has_no_slots_for_is_found(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="a store without slots must hold nothing"):
+        contract_of(Boasting).test_without_slots_everything_is_declined(tmp_path)
+
+
+@pytest.mark.parametrize("opened", [Absent], indirect=True)
+def test_a_store_that_forgets_when_it_is_opened_again_is_found(opened: MemoryStore) -> None:
+    with pytest.raises(AssertionError, match="opened for the same must keep what it holds"):
+        contract_of(Absent).test_opening_again_for_the_same_keeps_the_contents(opened)
+
+
+@pytest.mark.parametrize("opened", [Confused], indirect=True)
+def test_a_store_that_gives_another_version_is_found(opened: MemoryStore) -> None:
+    with pytest.raises(AssertionError, match=r"threads must not disturb each other: .*all levels must be"):
+        contract_of(Confused).test_threads_see_whole_samples_of_the_version_they_asked_for(opened)
 
 
 @pytest.mark.parametrize("opened", [Lent], indirect=True)
@@ -137,9 +170,76 @@ class Counting(Altered):
         return self.planner.plan(vars(self)["asked"], batch)
 
 
+@dataclass(frozen=True)
+class Backwards(Altered):
+    """Says that an epoch begins with its end."""
+
+    def epoch(self, epoch: int) -> Any:
+        return iter([*super().epoch(epoch)][::-1])
+
+
+@dataclass(frozen=True)
+class Laden(Altered):
+    """Keeps what it has planned, where copies take it along."""
+
+    def plan(self, epoch: int, batch: int) -> Any:
+        return vars(self).setdefault("plans", {}).setdefault((epoch, batch), super().plan(epoch, batch))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self)
+
+
+@dataclass(frozen=True)
+class Greedy(Altered):
+    """Wants whatever a store may have."""
+
+    def wanted(self, epoch: int, batch: int, indices: Any, versions: Any) -> Any:
+        return versions < 99
+
+
+@dataclass(frozen=True)
+class Unvaried(Altered):
+    def plan(self, epoch: int, batch: int) -> Any:
+        plan = super().plan(epoch, batch)
+        return replace(plan, serving=np.zeros_like(plan.serving)).read_only()
+
+
+@dataclass(frozen=True)
+class Careless(Altered):
+    """Keeps nothing."""
+
+    def plan(self, epoch: int, batch: int) -> Any:
+        plan = super().plan(epoch, batch)
+        return replace(plan, keep=np.zeros_like(plan.keep)).read_only()
+
+
+@dataclass(frozen=True)
+class Shared(Altered):
+    """Has samples that the second shard does not own."""
+
+    def owners(self, indices: Any) -> Any:
+        return np.zeros_like(indices)
+
+
+@dataclass(frozen=True)
+class Nameless(Altered):
+    def fingerprint(self) -> Any:
+        return {"planner": type(self).__name__}
+
+
 @pytest.mark.parametrize(
     ("kind", "test", "message"),
     [
+        (Backwards, "any_batch_is_planned_alone_as_in_its_epoch", "must be as in its epoch"),
+        (Greedy, "what_is_wanted_after_a_jump_is_what_will_be_served", "on is wanted"),
+        (Unvaried, "no_serving_of_a_sample_comes_twice", "come twice"),
+        (Careless, "a_version_that_a_batch_does_not_keep_is_served_in_no_later_batch", "were not kept, but"),
+        (Shared, "ranks_together_plan_what_one_process_would_and_each_its_own_shards", "owners must say 1"),
+        (
+            Nameless,
+            "equal_planners_have_equal_fingerprints_of_json_and_others_have_others",
+            "other planners must have other fingerprints",
+        ),
         (Pessimistic, "a_version_is_a_miss_in_the_first_row_that_serves_it_and_in_no_other", "miss is True"),
         (Writeable, "batches_have_the_shapes_types_and_limits_of_a_plan", "evict must be read-only"),
         (
@@ -172,12 +272,18 @@ def test_a_planner_that_takes_any_number_is_found() -> None:
         planner_contract_of(Unchecked).test_an_epoch_or_a_batch_that_there_is_not_is_refused(-1)
 
 
+def test_a_planner_whose_copies_take_plans_along_is_found() -> None:
+    with pytest.raises(AssertionError, match="a pickled planner must hold no plans"):
+        planner_contract_of(Laden).test_a_copy_plans_the_same_and_takes_along_nothing_that_was_planned(copy.copy)
+
+
 def planner_contract_of(kind: type[Altered]) -> PlannerContract:
     class Contract(PlannerContract):
         examples = 5
 
         def planners(self) -> Any:
-            inner = st.builds(Refurbish, st.integers(12, 20), batch_size=st.just(4), reuse_factor=st.just(2))
+            sizes = {"batch_size": st.just(4), "reuse_factor": st.just(2), "shards": st.just(1 + (kind is Shared))}
+            inner = st.builds(Refurbish, st.integers(12, 20), **sizes)
             return st.builds(kind, inner)
 
     return Contract()

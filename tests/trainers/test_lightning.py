@@ -458,6 +458,13 @@ def test_whether_training_waits_is_logged_after_each_epoch_in_one_line(caplog: p
     assert "\n" not in "".join(verdicts)
 
 
+def test_ranks_but_the_first_log_no_verdict(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pl.Trainer, "is_global_zero", property(lambda trainer: False))
+    with caplog.at_level(logging.INFO, "dalirefurb"):
+        fitted(LogStats())
+    assert [record for record in caplog.records if record.name == "dalirefurb"] == []
+
+
 EVERY = {f"step-step={step}": step for step in range(1, 13)} | {f"epoch-step={step}": step for step in (4, 8, 12)}
 RESUMED = {"ddp": EVERY, "ddp_fork": {"step-step=5": 5}, "ddp_spawn": {}}
 """Of each strategy, checkpoints to resume from and the steps that were done there; starting processes takes long."""

@@ -75,6 +75,15 @@ def test_whether_training_waits_is_logged_after_each_epoch_in_one_line(
     assert "training waited for data" in verdicts[-1]
 
 
+def test_processes_but_the_main_one_log_no_verdict(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RefurbTrainer, "is_world_process_zero", lambda trainer: False)
+    with caplog.at_level(logging.INFO, "dalirefurb"), training_loader() as loader:
+        trained(tmp_path, loader)
+    assert [record for record in caplog.records if record.name == "dalirefurb"] == []
+
+
 @pytest.mark.parametrize("accumulated", [1, pytest.param(2, marks=pytest.mark.weekly)])
 def test_every_checkpoint_resumes_exactly(expected: list[Step], tmp_path: Path, accumulated: int) -> None:
     settings = {"save_strategy": "steps", "save_steps": 1, "gradient_accumulation_steps": accumulated}

@@ -37,6 +37,7 @@ from dalirefurb import (
     SmartCache,
     Standard,
     Volumes,
+    packed,
     propose_coverage,
     tune,
 )
@@ -429,6 +430,11 @@ def test_what_cannot_be_served_is_refused() -> None:
         with pytest.raises(ConfigurationError) as raised:
             make()
         assert told in str(raised.value)
+    with (
+        Loader(source, recipe, planner) as loader,
+        pytest.raises(ConfigurationError, match="dali_labels is for labels"),
+    ):
+        loader.dali_iterator(dali_labels=True)
     with pytest.raises(LoaderError, match="4 x 4 x 4"):
         served(
             source,
@@ -455,6 +461,15 @@ def test_packed_arrays_are_what_they_were() -> None:
         assert found[name].dtype == array.dtype
         assert np.array_equal(found[name], array)
         assert found[name].ctypes.data % 8 == 0
+
+
+def test_packed_bytes_are_those_of_the_arrays_whatever_lay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = {"a": np.arange(5.0), "b": np.ones((2, 3, 1), np.int16)}
+    made = []
+    for left in (0, 255):
+        monkeypatch.setattr(packed.np, "empty", lambda shape, dtype, left=left: np.full(shape, left, dtype))
+        made.append(pack(arrays))
+    assert np.array_equal(*made)
 
 
 def test_labels_take_the_smallest_type() -> None:

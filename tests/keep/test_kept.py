@@ -357,6 +357,14 @@ def test_a_keep_that_began_while_storage_was_away_is_of_the_same_files_later(tmp
     assert Kept(source, tmp_path / "keep").fill() == NUM_SAMPLES
 
 
+def test_what_is_kept_is_served_where_its_files_are_out_of_reach(tmp_path: Path) -> None:
+    source = ImageFolder(write_folder(tmp_path / "photos", num_samples=NUM_SAMPLES))
+    expected = served(source)
+    Kept(source, tmp_path / "keep").fill()
+    (tmp_path / "photos").rename(tmp_path / "away")
+    assert_same(served(Kept(source, tmp_path / "keep")), expected)
+
+
 def test_a_file_that_changes_while_it_is_read_is_read_again_by_who_begins_later(tmp_path: Path) -> None:
     photos = ImageFolder(write_folder(tmp_path / "photos", num_samples=NUM_SAMPLES))
 

@@ -41,12 +41,12 @@ from dalirefurb.system.sharing import local_processes
 
 
 class _Tiers(LayeredContents):
-    """What several open stores hold, from the fastest. One call at a time changes it, and `get` waits for none."""
+    """What several open stores hold, from the fastest. One `put` at a time adds to it; no other call waits for it."""
 
     def __init__(self, spec: StoreSpec, stores: Sequence[Store]) -> None:
         super().__init__(spec, stores)
         self.hits = np.zeros(len(stores), np.int64)  # samples that each store has lent
-        self._changing = Lock()
+        self._putting = Lock()
         self._counting = Lock()
         # Stores that last may have been open without each other.
         for faster, slower in combinations(self._layers, 2):
@@ -75,20 +75,12 @@ class _Tiers(LayeredContents):
 
     def put(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:
         """Keep samples, each in the fastest tier that takes it."""
-        with self._changing:
+        with self._putting:
             if len(distinct(keys[0])) == len(samples) and not len(self.held(keys[0])[0]):
                 return self._fill(keys, samples)
             # What goes makes room for those after it.
             rows = np.arange(len(samples))[:, None]
             return np.array([self._replace(_rows(keys, row), samples[row[0]]) for row in rows], np.bool_)
-
-    def evict(self, indices: Numbers, versions: Numbers | None = None) -> None:
-        with self._changing:
-            super().evict(indices, versions)
-
-    def retain(self, keys: Keys) -> None:
-        with self._changing:
-            super().retain(keys)
 
     def _replace(self, key: Keys, sample: Image) -> bool:
         """Put one version, shape (1,), after evicting its index's older ones, in whichever tier these are."""
@@ -96,7 +88,7 @@ class _Tiers(LayeredContents):
         if (versions == key[1]).any():
             return True
         is_older = versions < key[1]
-        super().evict(indices[is_older], versions[is_older])
+        self.evict(indices[is_older], versions[is_older])
         return bool(self._fill(key, [sample])[0])
 
     def _fill(self, keys: Keys, samples: Sequence[Image]) -> NDArray[np.bool_]:

@@ -140,6 +140,12 @@ def test_deep_colours_of_a_tiff_are_those_that_pillow_shows(tmp_path: Path) -> N
     """Pillow gives their upper 8 bits."""
     image, _ = files(tmp_path, tiff(COLOURS))[0]
     assert np.array_equal(image, COLOURS >> 8)
+    dark = files(tmp_path, tiff(COLOURS >> 4))
+    largest = f"{int(COLOURS.max() >> 12) * 257:,}"  # Of its upper 8 bits.
+    with pytest.warns(
+        UserWarning, match=f"{dark.name(0)} is served nearly black: its largest number is {largest}, of 65"
+    ):
+        assert np.array_equal(dark[0][0], COLOURS >> 12)
 
 
 def test_the_brightest_of_a_deep_jpeg_2000_are_white(shared_data: Path) -> None:
@@ -155,18 +161,18 @@ def pil(values: NDArray[Any]) -> Image.Image:
     return Image.fromarray(values)
 
 
-def source_of(kind: str, values: NDArray[np.uint16], folder: Path, **options: Any) -> Source:
+def source_of(kind: str, *images: NDArray[np.uint16], folder: Path, **options: Any) -> Source:
     if kind == "files":
-        return files(folder, png(values), **options)
+        return files(folder, *map(png, images), **options)
     if kind == "Arrays":
-        return Arrays(values[np.newaxis], [0], **options)
-    item = {
-        "PIL": lambda: Image.open(io.BytesIO(png(values))),
-        "array": lambda: values,
-        "tensor": lambda: pytest.importorskip("torch").from_numpy(values[np.newaxis].copy()),
-        "bytes": lambda: png(values),
-    }[kind]()
-    return TorchDataset([(item, 0)], **options)
+        return Arrays(np.stack(images), range(len(images)), **options)
+    make: Callable[[NDArray[np.uint16]], Any] = {
+        "PIL": lambda values: Image.open(io.BytesIO(png(values))),
+        "array": lambda values: values,
+        "tensor": lambda values: pytest.importorskip("torch").from_numpy(values[np.newaxis].copy()),
+        "bytes": png,
+    }[kind]
+    return TorchDataset([(make(values), number) for number, values in enumerate(images)], **options)
 
 
 KINDS = ["files", "Arrays", "PIL", "array", "tensor", "bytes"]
@@ -174,23 +180,23 @@ KINDS = ["files", "Arrays", "PIL", "array", "tensor", "bytes"]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_pixels_are_served_alike_from_anywhere(kind: str, tmp_path: Path) -> None:
-    assert np.array_equal(served(source_of(kind, GRAY, tmp_path)), rgb(nearest(GRAY)))
+    assert np.array_equal(served(source_of(kind, GRAY, folder=tmp_path)), rgb(nearest(GRAY)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_fills_little_of_its_range_is_warned_of_by_name(kind: str, tmp_path: Path) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        source = source_of(kind, SCANNED, tmp_path)
+        source = source_of(kind, GRAY, SCANNED, folder=tmp_path)
         served(source)
     (message,) = [str(each.message) for each in caught]
-    assert message.startswith(f"{source.name(0)} is served nearly black: its largest number is 4,084, of 65,535")
+    assert message.startswith(f"{source.name(1)} is served nearly black: its largest number is 4,084, of 65,535")
     assert "value_range=(0, 4095)" in message
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_range_that_is_said_is_black_to_white(kind: str, tmp_path: Path) -> None:
-    source = source_of(kind, SCANNED, tmp_path, value_range=(100, 3000))
+    source = source_of(kind, SCANNED, folder=tmp_path, value_range=(100, 3000))
     wanted = rgb(np.clip(np.rint((SCANNED.astype(float) - 100) / 2900 * 255), 0, 255))
     assert np.array_equal(served(source), wanted)
     assert np.array_equal(source[0][0], wanted)

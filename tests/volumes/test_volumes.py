@@ -362,6 +362,14 @@ def test_changed_files_are_noticed(tmp_path: Path) -> None:
         Loader(Volumes(paths), recipe, planner, DiskStore(tmp_path / "store"))
 
 
+def test_other_items_are_another_source_also_between_the_first_and_the_last() -> None:
+    numbers = [Volumes(items, load=lambda item: GIVEN[0][0]).fingerprint() for items in ([0, 1, 2, 3], [0, 2, 1, 3])]
+    arrays = [Volumes([GIVEN[row][0] for row in rows]).fingerprint() for rows in ([0, 1, 2], [0, 3, 2])]
+    files = [Volumes([f"{name}.npy" for name in names]).fingerprint() for names in ("abcd", "acbd")]
+    for one, other in (numbers, arrays, files):
+        assert one != other
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

@@ -225,6 +225,11 @@ PILLOWS: dict[str, Callable[[], bytes]] = {
     "JPEG with XMP alone": lambda: annotated(XMP),
     "JPEG with XMP and EXIF data that say nothing": lambda: annotated(XMP, exif_segment(entries(MAKER))),
     "CMYK JPEG": lambda: written("JPEG", "CMYK"),
+    "JPEG of two frames": lambda: annotated(segment(0xC0, struct.pack(">BHHB9x", 8, HEIGHT, WIDTH - 9, 3))),
+    "JPEG of two frames, the wrong one last": lambda: behind_the_frame(
+        segment(0xC0, struct.pack(">BHHB9x", 8, HEIGHT, WIDTH - 9, 3))
+    ),
+    "JPEG with a segment that nobody knows": lambda: annotated(segment(0xF7, b"what")),
     "JPEG with bytes between segments": lambda: written("JPEG")[:2] + b"\xff\xff\xff" + written("JPEG")[2:],
     "PNG with EXIF data": lambda: written("PNG", exif=exif(6)),
     "PNG with EXIF data of type LONG": lambda: png_with(b"eXIf", entries((ORIENTATION, 4, 1, 6))),

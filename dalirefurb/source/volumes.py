@@ -134,7 +134,7 @@ class Volumes(Source):
         return next(_paths(self._items[index]), f"volumes[{index}]")
 
     def fingerprint(self) -> dict[str, Any]:
-        """Hash names of files from where they differ on, other items, the labels, and what `load` makes of two."""
+        """Hash names of files from where they differ on, numbers, some arrays, labels, and what `load` makes of two."""
         return self._fingerprint
 
     @cached_property
@@ -143,13 +143,14 @@ class Volumes(Source):
         paths = [path for each in items for path in _paths(each)]
         start = os.path.commonprefix(paths).rfind(os.sep) + 1  # noqa: RUF071 - folders that begin alike, too
         arrays = [np.asarray(items[row]) for row in spread(len(items), _HASHED) if hasattr(items[row], "__array__")]
-        numbers = [repr(each) for each in items if isinstance(each, (int, float, complex, bool))]
+        others = [_told(each) for each in items]
+        texts = "\0".join(path[start:] for path in paths), "\0".join(others if any(others) else ())
         made = [] if self._load is None else [self._hash(index) for index in sorted({0, len(self) - 1})]
         return {
             "source": "Volumes",
             "num_samples": len(self),
             "arrays": list(self.volumes),
-            "names": digest_of("\0".join(path[start:] for path in paths), "\0".join(numbers), *arrays),
+            "names": digest_of(*texts, *arrays),
             "labels": digest_of(self.labels),
             "made": made,
             "revision": self._revision,
@@ -178,6 +179,19 @@ def _paths(item: Any) -> Iterator[str]:
     elif isinstance(item, (Mapping, list, tuple)):
         for each in item.values() if isinstance(item, Mapping) else item:
             yield from _paths(each)
+
+
+def _told(item: Any) -> str:
+    """Write what an item of a list of volumes has, and where, but for its paths and the values of its arrays."""
+    if isinstance(item, (str, os.PathLike)):
+        return ""
+    if isinstance(item, Mapping):
+        return f"{{{', '.join(f'{name!r}: {_told(each)}' for name, each in item.items())}}}"
+    if isinstance(item, (list, tuple)):
+        return f"[{', '.join(map(_told, item))}]"
+    if isinstance(item, (int, float, complex, np.generic)):
+        return repr(item.item() if isinstance(item, np.generic) else item)
+    return type(item).__name__
 
 
 def _read(given: Any, name: str) -> NDArray[Any]:

@@ -215,7 +215,8 @@ class Masks(Target, metaclass=Explained):
         paths = [mask for mask in masks if isinstance(mask, str)]
         start = os.path.commonprefix(paths).rfind(os.sep) + 1  # noqa: RUF071 - folders that begin alike, too
         arrays = [masks[row] for row in spread(len(masks), _HASHED) if isinstance(masks[row], np.ndarray)]
-        return digest_of("\0".join(path[start:] for path in paths), *arrays, np.array([len(self), self.fill]))
+        names = [mask[start:] if isinstance(mask, str) else "" for mask in masks] if paths else []
+        return digest_of("\0".join(names), *arrays, np.array([len(self), self.fill]))
 
     def __repr__(self) -> str:
         return f"Masks({len(self):,}, {self.dtype}, fill={self.fill})"

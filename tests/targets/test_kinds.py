@@ -169,6 +169,11 @@ def test_what_is_no_target_is_refused(name: str) -> None:
         (Values([1, 2]), Values([1, 3])),
         (Masks(["m/a.png", "m/b.png"]), Masks(["m/a.png", "m/c.png"])),
         (Masks(["a.png"]), Masks(["a.png"], fill=0)),
+        (Masks(["a.png", np.zeros((2, 2), int)]), Masks([np.zeros((2, 2), int), "a.png"])),
+        (Masks([np.zeros((2, 2), int)]), Masks([np.ones((2, 2), int)])),
+        (Boxes([[]]), Boxes([[]], min_area=5)),
+        (Keypoints([[[[1, 2]]]]), Keypoints([[[[1, 2]]]], pixel_centres=True)),
+        (Keypoints([[[[0, 1]]]]), Keypoints([[[[0, 1]]]], normalized=True)),
     ],
 )
 def test_other_targets_are_another_source(one: Target, other: Target) -> None:

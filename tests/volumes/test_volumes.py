@@ -362,12 +362,24 @@ def test_changed_files_are_noticed(tmp_path: Path) -> None:
         Loader(Volumes(paths), recipe, planner, DiskStore(tmp_path / "store"))
 
 
-def test_other_items_are_another_source_also_between_the_first_and_the_last() -> None:
-    numbers = [Volumes(items, load=lambda item: GIVEN[0][0]).fingerprint() for items in ([0, 1, 2, 3], [0, 2, 1, 3])]
-    arrays = [Volumes([GIVEN[row][0] for row in rows]).fingerprint() for rows in ([0, 1, 2], [0, 3, 2])]
-    files = [Volumes([f"{name}.npy" for name in names]).fingerprint() for names in ("abcd", "acbd")]
-    for one, other in (numbers, arrays, files):
-        assert one != other
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([0, 1, 2, 3], [0, 2, 1, 3]),
+        (np.arange(200), np.array([*range(100), 101, 100, *range(102, 200)])),
+        ([(1, 2), (3, 4)], [(1, 3), (2, 4)]),
+        ([{"number": 1}, {"number": 2}], [{"number": 2}, {"number": 1}]),
+        (["a.npy", 1], [1, "a.npy"]),
+        (["a", "b", "c", "d"], ["a", "c", "b", "d"]),
+        ([["a", "b"], "c"], ["a", ["b", "c"]]),
+        (["a.npy", GIVEN[0][0]], [GIVEN[0][0], "a.npy"]),
+        ([GIVEN[0][0], GIVEN[1][0], GIVEN[2][0]], [GIVEN[0][0], GIVEN[3][0], GIVEN[2][0]]),
+    ],
+)
+def test_other_items_are_another_source(one: Any, other: Any) -> None:
+    """Whatever the first and the last of them make, which alone are looked at."""
+    prints = [Volumes(items, load=lambda item: GIVEN[0][0]).fingerprint() for items in (one, one, other)]
+    assert prints[0] == prints[1] != prints[2]
 
 
 @pytest.mark.parametrize(

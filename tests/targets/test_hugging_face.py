@@ -61,6 +61,12 @@ def test_a_column_of_another_kind_is_refused() -> None:
         objects_of(Table(COLUMNS), "coco")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["boxes", "labels"])
+def test_other_columns_do_not_take_the_names_of_boxes_and_labels(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"others must have names beside boxes and labels, got {name}"):
+        objects_of(Table(COLUMNS), "xywh", others=["area", name])
+
+
 def test_a_real_dataset_is_served_with_its_objects() -> None:
     datasets = pytest.importorskip("datasets", reason="the package datasets, of Hugging Face, is not installed")
     picture = io.BytesIO()

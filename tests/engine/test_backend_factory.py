@@ -87,7 +87,9 @@ def test_numba_computes_on_the_cpu_and_dali_elsewhere_without_cupy(monkeypatch: 
 def test_kernels_do_what_comes_before_a_stage_of_the_users_wherever_the_split(split: int) -> None:
     assert [done_by_kernels(with_own_stage(split, place)) for place in (1, 2, 3, 5)] == [0, 2, 3, 5]
     assert done_by_kernels(RECIPE.at(split if split < 6 else 5)) == 5
-    assert [choose_kernels(None, with_own_stage(split, place), Devices()) for place in (1, 2)] == ["dali", "numba"]
+    for recipe in (with_own_stage(split or 1, 1), with_own_stage(split or 1, 1).for_arrays()):
+        assert choose_kernels(None, recipe, Devices()) == "dali"
+    assert choose_kernels(None, with_own_stage(split, 2), Devices()) == "numba"
 
 
 @pytest.mark.parametrize("place", [3, *weekly(2, 5)])
@@ -204,6 +206,7 @@ def test_dali_computes_where_numba_is_not_installed(monkeypatch: pytest.MonkeyPa
         ("torch", RECIPE, ("cpu", "cpu"), r"kernels must be one of \('numba', 'cuda', 'dali'\) or None, got 'torch'"),
         ("numba", RECIPE, ("cpu", "gpu"), "for the CPU, got partial_device='cpu' and final_device='gpu'"),
         ("numba", with_own_stage(1, 1), ("cpu", "cpu"), "before 'own', which has none"),
+        ("numba", with_own_stage(2, 1).for_arrays(), ("cpu", "cpu"), "before 'own', which has none"),
     ],
 )
 def test_kernels_that_cannot_be_had_are_refused(

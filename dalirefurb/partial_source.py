@@ -310,7 +310,7 @@ class _PartialLoader(Loader):
 
     def _batch_of(self, served: Served, padding: int) -> Any:
         feed: FinalFeed = served.images
-        labels = self._tensors.labels[served.indices]
+        labels = self._tensors.labels[served.shown]
         return feed.images, labels, *([served.told_indices(padding)] if self.with_indices else []), *feed.parameters
 
 

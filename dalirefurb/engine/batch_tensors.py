@@ -149,7 +149,7 @@ class BatchTensors:
             return tensor.to(device, non_blocking=True) if device.type == "cuda" else tensor
 
         if self.targets is None:
-            labels: Any = put(torch.from_numpy(self.labels[served.indices]))
+            labels: Any = put(torch.from_numpy(self.labels[served.shown]))
         else:
             assert served.targets is not None
             labels = self.targets.of(served.targets, served.told_indices(padding), put)
@@ -164,7 +164,7 @@ class BatchTensors:
 
     def _volumes(self, served: Served, made: VolumeBatch, padding: int) -> Batch:
         """Return volumes, labels of their voxels, or of them where there are none, and perhaps indices."""
-        arrays = made.images, self.labels[served.indices] if made.masks is None else made.masks
+        arrays = made.images, self.labels[served.shown] if made.masks is None else made.masks
         tensors = map(torch.from_numpy, arrays)
         images, labels = (each.pin_memory() if self.pin_memory else each for each in tensors)
         return self._batch(images, labels, served, padding)

@@ -74,7 +74,7 @@ class CachePlan:
 
     def begin(self, samples: Samples) -> Samples:
         """Make known which samples were read; return those to compute from."""
-        self.computed.indices.set_result(samples.indices)
+        self.computed.shown.set_result(samples.indices)
         return samples
 
     @cached_property
@@ -84,9 +84,9 @@ class CachePlan:
             return self.plan.indices
         shown = self.plan.indices.copy()
         if len(self.compute):
-            shown[self.compute] = known(self.computed.indices)
+            shown[self.compute] = known(self.computed.shown)
         for rows, images, places in self.shared:
-            shown[rows] = known(images.indices)[places]
+            shown[rows] = known(images.shown)[places]
         return shown
 
     def partial_sizes(self) -> NDArray[np.int64]:
@@ -123,7 +123,7 @@ class CachePlan:
 
     def storable(self) -> NDArray[np.int64]:
         """Return the places among `compute` of what the store is to keep: what shows the plan's own sample."""
-        return np.flatnonzero(self.kept & (known(self.computed.indices) == self.plan.indices[self.compute]))
+        return np.flatnonzero(self.kept & (known(self.computed.shown) == self.plan.indices[self.compute]))
 
     def to_store(self, places: NDArray[np.int64]) -> Sequence[Image]:
         """Return what the store is given of some of `compute`, by their places among these, shape (p,)."""

@@ -210,7 +210,7 @@ class Engine:
             if isinstance(error, Exception):
                 self._check_open()  # Whatever closing it in another thread has led to.
             raise
-        samples, following = len(served.indices), served.position.after(self.num_batches)
+        samples, following = len(served.shown), served.position.after(self.num_batches)
         self._course.hand(
             served.position,
             following,

@@ -47,7 +47,7 @@ class Served:
         images: Final images of shape (B, 3, H, W), on the final part's device, of the output's dtype; float32 for
             bfloat16 by DALI on a GPU. Of views a tuple of such; of volumes a `VolumeBatch`; where somebody else's graph
             does the final part, what that is fed.
-        indices: Indices of the samples that are shown, in serving order, int64 of shape (B,); where another sample
+        shown: Indices of the samples that are shown, in serving order, int64 of shape (B,); where another sample
             replaces a bad one, the index of that other sample.
         misses: Number of rows whose partial image was computed for them.
         recomputed: Number of rows whose partial image was computed though the plan expected to hit, rows of replaced
@@ -58,7 +58,7 @@ class Served:
 
     position: Position
     images: Any
-    indices: NDArray[np.int64]
+    shown: NDArray[np.int64]
     misses: int
     recomputed: int
     replaced: int
@@ -66,7 +66,7 @@ class Served:
 
     def told_indices(self, padding: int) -> NDArray[np.int64]:
         """Return the indices as the training loop gets them: -1 in the last rows, so many, that only fill it up."""
-        indices = self.indices.copy()
+        indices = self.shown.copy()
         indices[len(indices) - padding :] = -1
         return indices
 
@@ -233,7 +233,7 @@ class Finisher:
                 Served(
                     position=Position(epoch, batch),
                     images=images if len(plans) == 1 else _some(images, slice(start, stop)),
-                    indices=shown,
+                    shown=shown,
                     misses=misses,
                     recomputed=recomputed,
                     replaced=int(np.count_nonzero(replaced)),

@@ -22,7 +22,7 @@ class InFlightImages:
     Attributes:
         number: Number of the group among those that ever computed versions that others may share; -1 for any other.
         slots: Slots of the versions in `InFlightVersions`, int64 of shape (n,).
-        indices: Indices of the samples that the images show: the plan's samples, or what replaces them, int64 of shape
+        shown: Indices of the samples that the images show: the plan's samples, or what replaces them, int64 of shape
             (n,). Known once they are read.
         sizes: Heights and widths of the images in pixels, int64 of shape (n, 2). Known before the images, where they
             vary and somebody needs them; never where nobody does.
@@ -31,7 +31,7 @@ class InFlightImages:
 
     number: int = -1
     slots: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
-    indices: Future[Indices] = field(default_factory=Future)
+    shown: Future[Indices] = field(default_factory=Future)
     sizes: Future[NDArray[np.int64]] = field(default_factory=Future)
     images: Future[Images] = field(default_factory=Future)
 

@@ -105,11 +105,11 @@ class OwnVersions:
         if images.is_cuda and shards > 1:  # What is read here belongs to the stream that made it.
             images.record_stream(torch.cuda.current_stream(images.device))
         by_view = images.view(shards, self.views, -1, *images.shape[1:]).unbind(1)
-        indices = served.indices.reshape(shards, self.views, -1)[:, 0].reshape(-1)
+        shown = served.shown.reshape(shards, self.views, -1)[:, 0].reshape(-1)
         views = tuple(view[0] if shards == 1 else torch.cat(view.unbind()) for view in by_view)
         if shards > 1 and images.is_pinned():
             views = tuple(view.pin_memory() for view in views)
-        return replace(served, images=views, indices=indices)
+        return replace(served, images=views, shown=shown)
 
     @contextmanager
     def naming_samples(self) -> Iterator[None]:

@@ -233,6 +233,6 @@ def _fill_features(features: FeatureTable, cache_plan: CachePlan) -> None:
     plan, rows, computed = cache_plan.plan, cache_plan.compute, cache_plan.computed
     places = np.flatnonzero(plan.version[rows] == 0)
     if len(places):
-        images, shown = known(computed.images), known(computed.indices)[places]
+        images, shown = known(computed.images), known(computed.shown)[places]
         indices = plan.indices[rows[places]]
         features.fill(indices, unless_replaced(indices, shown, [images[place] for place in places.tolist()]))

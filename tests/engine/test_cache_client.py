@@ -63,7 +63,7 @@ class Line:
         plan, rows = cache_plan.plan, cache_plan.compute
         pairs = list(zip(plan.indices[rows].tolist(), plan.version[rows].tolist(), strict=True))
         self.computed += pairs
-        cache_plan.computed.indices.set_result(plan.indices[rows])
+        cache_plan.computed.shown.set_result(plan.indices[rows])
         cache_plan.computed.images.set_result(Images([image_of(*pair) for pair in pairs]))
         return cache_plan
 

@@ -231,7 +231,7 @@ def carry_out(
             cache_plan = cache.lookup(group)
             made = [pairs(cache_plan.plan)[row] for row in cache_plan.compute.tolist()]
             computed += made
-            cache_plan.computed.indices.set_result(cache_plan.plan.indices[cache_plan.compute])
+            cache_plan.computed.shown.set_result(cache_plan.plan.indices[cache_plan.compute])
             cache_plan.computed.images.set_result(Images([image_of(*pair) for pair in made]))
             on_the_way.append(cache_plan)
         if on_the_way and (group is None or len(on_the_way) > ahead):

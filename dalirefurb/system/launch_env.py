@@ -35,13 +35,7 @@ _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 class Launched(NamedTuple):
-    """What a launcher says of this process.
-
-    Attributes:
-        rank: This process's number, from 0.
-        world_size: Number of processes that were started together.
-        local_world_size: Number of these on this machine; None if the launcher does not say it.
-    """
+    """What a launcher says: which process this is, from 0, of how many, and of how many here, if it knows."""
 
     rank: int
     world_size: int

@@ -29,11 +29,9 @@ _ALIVE: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
 class Background:
-    """Does jobs on daemon threads, which are started by the first job, and end with it even if nobody closes it.
+    """Does jobs on daemon threads, each of which does one at a time, and whose names begin with its own.
 
-    Args:
-        num_threads: Number of threads, each of which does one job at a time.
-        name: Beginning of the threads' names.
+    They are started by the first job, and end with it even if nobody closes it.
     """
 
     def __init__(self, num_threads: int, *, name: str) -> None:

@@ -116,9 +116,7 @@ class _Measurement:
 
     Attributes:
         standards: Standard loaders, one for each recipe and placement; most is measured of the first one's recipe.
-        stack: What closes the stores.
-        loaders: All loaders that have not failed.
-        slices: What each of them did in each of its turns.
+        slices: What each of the loaders that have not failed did in each of its turns.
         sizes: Sizes of the partial images of each split, by what only hits there.
         left_out: Loaders that there was no time for.
         notes: What could not be measured, a line each.

@@ -100,6 +100,7 @@ def tune(
     if step is not None and not callable(step):
         remedy = "pass seconds of a batch"
         step = number("step", step, "above 0, or a function", lambda seconds: 0 < seconds < math.inf, remedy)
+    require(callable(told), "told", "a function of a line", told, "leave it out to be told nothing")
     if placements is None:
         placements = _PLACEMENTS if torch.cuda.is_available() else _PLACEMENTS[:1]
     listed = isinstance(placements, (list, tuple)) and len(placements) > 0

@@ -481,6 +481,7 @@ def test_what_cannot_be_measured_is_a_line(folder, tmp_path, monkeypatch):
         ({"limit_s": float("inf")}, "limit_s must be a number above 0, got inf"),
         ({"limit_s": 10**400}, "limit_s must be a number above 0, got 1000"),
         ({"min_kept": 2}, "min_kept"),
+        ({"told": "lines"}, "told must be a function of a line, got 'lines'"),
         ({"memory": "much"}, "budget"),
         ({"disk": "/no/such"}, "disk must be a folder where a cache may lie, but /no/such is not there"),
         ({"disk": 3}, "disk"),

@@ -158,7 +158,6 @@ def _described(path: Path) -> tuple[Machine, Workload]:
     for name in ("source_bandwidth", "disk_read", "disk_write"):
         remedy = "leave it out: as measured"
         must(nbytes.get(_BYTES[name], 1) > 0, name, "more than no bytes a second", machine.get(name), remedy)
-    speed = number("core_speed", machine.get("core_speed", 1.0), "above 0", lambda x: 0 < x < math.inf, "1 is usual")
     remedy = "write a multiple of gpus"
     name = "batch_size of [training]"  # not the option
     batch_size = integer(name, training.get("batch_size", 64), 1, None, remedy)
@@ -168,7 +167,7 @@ def _described(path: Path) -> tuple[Machine, Workload]:
     name, step_ms = "step_ms of [training]", training.get("step_ms", 0)
     step_ms = number(name, step_ms, "of at least 0", lambda ms: 0 <= ms < math.inf, "left out: no step")
     return (
-        Machine(cores, ranks=ranks, core_speed=speed, **{"memory_bytes": 0, **nbytes}),
+        Machine(cores, ranks=ranks, core_speed=machine.get("core_speed", 1.0), **{"memory_bytes": 0, **nbytes}),
         Workload(samples, batch_size, epochs, step_ms / 1e3),
     )
 

@@ -20,11 +20,13 @@ Nothing waits for anything but the slowest part: benchmarks/tune.py tells how cl
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
+from dalirefurb.checks import CheckedFields
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.tuning.costs import Costs, SplitCosts, named
@@ -40,7 +42,7 @@ _MOST_EPOCHS = 10
 
 
 @dataclass(frozen=True)
-class Machine:
+class Machine(CheckedFields):
     """Where training runs: a machine whose ranks share all of it equally.
 
     Attributes:
@@ -67,9 +69,20 @@ class Machine:
     disk_read_bytes_per_s: float | None = None
     disk_write_bytes_per_s: float | None = None
 
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        for field in ("cores", "ranks"):
+            self._integer(field, 1, None, "pass how many there are")
+        for field in ("memory_bytes", "disk_bytes", "device_bytes", "page_cache_bytes"):
+            self._integer(field, 0, None, "0 for none")
+        self._number("core_speed", "above 0", lambda times: 0 < times < math.inf, "1 is usual")
+        for field in ("source_bytes_per_s", "disk_read_bytes_per_s", "disk_write_bytes_per_s"):
+            if getattr(self, field) is not None:
+                self._number(field, "above 0", lambda speed: 0 < speed < math.inf, "leave it out: as measured")
+
 
 @dataclass(frozen=True)
-class Workload:
+class Workload(CheckedFields):
     """What is trained.
 
     Attributes:
@@ -85,6 +98,13 @@ class Workload:
     epochs: int = 90
     step_s: float = 0.0
     step_cpu_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        for field in ("num_samples", "batch_size", "epochs"):
+            self._integer(field, 1, None, "pass how many there are")
+        for field in ("step_s", "step_cpu_s"):
+            self._number(field, "of at least 0", lambda seconds: 0 <= seconds < math.inf, "0: no step")
 
 
 @dataclass(frozen=True)

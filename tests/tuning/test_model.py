@@ -1,3 +1,5 @@
+import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -6,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dalirefurb import Refurbish
+from dalirefurb.errors import ConfigurationError
 from dalirefurb.tuning.costs import Costs
 from dalirefurb.tuning.model import Configuration, largest_coverage, predict
 from tests.tuning.made import MS, PARTIAL_BYTES, UNLIMITED, costs, machine, split, workload
@@ -188,6 +191,26 @@ def test_more_reuse_is_never_slower_and_never_keeps_more(configuration, factor):
     assert speed(more) >= speed(less) * (1 - 1e-9)
     kept = [predict(costs(), machine(), workload(), each).kept for each in (less, more)]
     assert kept[1] <= kept[0] + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("made", "changed", "said"),
+    [
+        (machine, {"cores": 0}, "cores must be an int of at least 1, got 0"),
+        (machine, {"ranks": -1}, "ranks must be an int of at least 1, got -1"),
+        (machine, {"memory_bytes": -1}, "memory_bytes must be an int of at least 0, got -1"),
+        (machine, {"page_cache_bytes": "1GB"}, "page_cache_bytes must be an int of at least 0, got '1GB'"),
+        (machine, {"core_speed": math.inf}, "core_speed must be a number above 0, got inf"),
+        (machine, {"source_bytes_per_s": 0}, "source_bytes_per_s must be a number above 0, got 0"),
+        (machine, {"disk_read_bytes_per_s": 0}, "disk_read_bytes_per_s must be a number above 0, got 0"),
+        (workload, {"num_samples": 0}, "num_samples must be an int of at least 1, got 0"),
+        (workload, {"epochs": 1.5}, "epochs must be an int of at least 1, got 1.5"),
+        (workload, {"step_s": -1.0}, "step_s must be a number of at least 0, got -1.0"),
+    ],
+)
+def test_a_machine_or_a_run_that_cannot_be_is_refused(made, changed, said):
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        made(**changed)
 
 
 def test_costs_are_the_same_once_they_were_json():

@@ -127,6 +127,15 @@ def test_another_machine_is_computed_from_costs_and_nothing_is_measured(plan, tm
     assert re.search(r"trivial_augment\(32[,)]", said), "the code is of what was measured"
 
 
+def test_costs_of_a_machine_that_cannot_be_are_one_line(plan, tmp_path, capsys):
+    values = json.loads(plan[0].read_text())
+    other = tmp_path / "plan.json"
+    other.write_text(json.dumps(values | {"machine": values["machine"] | {"cores": 0}}))
+    status, line = error_of(capsys, "tune", "--costs", other)
+    assert status == 2
+    assert "cannot be read as one: cores must be an int of at least 1, got 0" in line
+
+
 def test_costs_of_another_preset_than_there_is_are_one_line(plan, tmp_path, capsys):
     other = tmp_path / "plan.json"
     other.write_text(json.dumps(json.loads(plan[0].read_text()) | {"preset": "none"}))

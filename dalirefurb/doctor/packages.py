@@ -97,7 +97,8 @@ def cuda(root: Path = Path("/")) -> Iterator[Finding]:
         remedy = f"for a DeviceStore: {how_to_install('gpu')}; for CUDA 13 see docs/gpu.md"
         yield Finding("GPU", "note", "CuPy is not installed", remedy)
     elif dali and cupy != dali:
-        said = f"CuPy is built for CUDA {cupy[0]}, and DALI for CUDA {dali[0]}"
+        of_cupy, of_dali = (" and ".join(map(str, majors)) for majors in (cupy, dali))
+        said = f"CuPy is built for CUDA {of_cupy}, and DALI for CUDA {of_dali}"
         yield Finding("GPU", "wrong", said, "install both for the same, see docs/gpu.md")
 
 

@@ -127,6 +127,12 @@ def test_a_driver_that_is_too_old_and_packages_of_different_cuda_are_wrong(
     ]
 
 
+def test_two_wheels_of_cupy_are_both_named(installed: dict[str, str], root: Path) -> None:
+    installed.update({"cupy-cuda12x": "14.0.0", "cupy-cuda13x": "14.0.0"})
+    found = [finding.said for finding in packages.cuda(with_driver(root, "580.65.06")) if finding.state == "wrong"]
+    assert found == ["CuPy is built for CUDA 12 and 13, and DALI for CUDA 12"]
+
+
 def test_a_pytorch_for_the_cpu_beside_a_gpu_is_told(
     installed: dict[str, str], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,6 +172,10 @@ class _Measurement:
             self.notes.append(f"{taken}: figures are those of what was left")
         image_s = {key: self._image_s(key) for key, slices in self.slices.items() if slices}
         standard = self.slices[self.first]
+        speeds = None
+        if self.disk is not None:
+            with noted(self.notes, f"the disk at {self.disk}"):
+                speeds = disk_speeds(self.disk)[:2]
         own_s = sum(each.stats.planning_s + each.stats.preparing_s for each in standard)
         return costs_of(
             Measured(
@@ -180,7 +184,7 @@ class _Measurement:
                 image_s=image_s,
                 hand_over_s=self.hand_over_s,
                 sizes={key: each for key, each in self.sizes.items() if key.standard in image_s},
-                disk_speeds=self._disk_speeds(),
+                disk_speeds=speeds,
             ),
             cores=usable_cores(),
             batch_size=self.batch_size,
@@ -360,11 +364,3 @@ class _Measurement:
         if key.reuse_factor != 1 or not waits:
             return spread
         return Spread.of([each.cpu_s / usable_cores() for each in slices])
-
-    def _disk_speeds(self) -> tuple[float, float] | None:
-        """Return the bytes a second that the disk takes, and that it gives."""
-        if self.disk is not None:
-            with noted(self.notes, f"the disk at {self.disk}"):
-                written, read, _ = disk_speeds(self.disk)
-                return written, read
-        return None

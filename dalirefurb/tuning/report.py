@@ -230,8 +230,8 @@ def _recommendation(choice: Choice) -> str:
     if recommended == standard:
         reason = "no configuration that fits and keeps enough is more than 2 % faster than"
         return f"leave reuse off: {reason} {standard.configuration.name}{', as computed' * (not choice.verified)}"
-    what = "reached" if choice.verified else "computed, not run"
-    told = [f"{choice.speed_of(recommended):,.0f} images/s {what}, {_compared(choice, recommended)}"]
+    how = "reached" if choice.verified else "computed, not run"
+    told = [f"{choice.speed_of(recommended):,.0f} images/s {how}, {_compared(choice, recommended)}"]
     if not choice.leave_off and recommended.configuration.split.deterministic:
         told.append("every epoch is as fresh as standard's")
         if recommended.configuration.is_keep(choice.workload):
@@ -240,8 +240,10 @@ def _recommendation(choice: Choice) -> str:
         told.append(f"it keeps {recommended.kept:.3f} of the different images")
     if not choice.leave_off and recommended.images_per_s <= (1 + AS_FAST) * standard.images_per_s:
         told.append(f"in reserve: a step is not {RESERVE:g} times as long as a batch takes without reuse")
-    if recipe_changes := _recipe_changes(choice, recommended):
-        told.append(recipe_changes)
+    first, taken = (row.configuration.split.recipe for row in (standard, recommended))
+    if taken != first:
+        what = "the order of operations" if {first, taken} <= set(ORDERS) else "the recipe"
+        told.append(f"this changes {what}, from {ORDERS.get(first, first)} to {ORDERS.get(taken, taken)}")
     off = "leave reuse off, and " if choice.leave_off else ""
     return f"{off}take {choice.name_of(recommended.configuration)}: {'; '.join(told)}"
 
@@ -255,15 +257,6 @@ def _compared(choice: Choice, recommended: Prediction) -> str:
     ]
     beside = [choice.standard, *own[:1]] if recipe != choice.standard.configuration.split.recipe else [choice.standard]
     return ", ".join(f"{speed / choice.speed_of(row):.2f} times {row.configuration.name}" for row in beside)
-
-
-def _recipe_changes(choice: Choice, recommended: Prediction) -> str:
-    """Say that what to take is of another recipe than the first one; empty if it is not."""
-    first, taken = (row.configuration.split.recipe for row in (choice.standard, recommended))
-    what = "the order of operations" if {first, taken} <= set(ORDERS) else "the recipe"
-    return (
-        "" if taken == first else f"this changes {what}, from {ORDERS.get(first, first)} to {ORDERS.get(taken, taken)}"
-    )
 
 
 def _assumed(choice: Choice) -> str:

@@ -270,12 +270,15 @@ class Loader(Mappable, metaclass=Explained):
         assisted = self.planner.feedback_lag is not None
         fingerprint, division = self._own_fingerprint(), self._assembler.divided.division
         position = restored(state, fingerprint, num_batches=len(self), assisted=assisted, division=division)
-        if self._substitutes is not None:  # Before the Assistant moves: they may be damaged.
-            self._substitutes.restore(state.get("bad_samples", ()))
+        substitutes = self._substitutes
+        bad = substitutes.told(state.get("bad_samples", ())) if substitutes is not None else []
         if (assistant := self._assistant) is not None:
             self._assembler.get().stop()  # Nothing is planned any more.
             self._cursor.handed = 0  # It is told of no batch that was served before.
             assistant.restore(state["assistant"])
+        if substitutes is not None:
+            for each in bad:  # Nothing is damaged.
+                substitutes.add(each)
         self._cursor.move(position)
 
     def observe(self, losses: torch.Tensor | NDArray[Any]) -> None:

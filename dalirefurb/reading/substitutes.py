@@ -64,22 +64,22 @@ class Substitutes:
                 *(count, self._planner.num_samples, error.index, error.name, error.reason),
             )
 
-    def restore(self, samples: Any) -> None:
-        """Remember what was known to be bad where a state was saved: index, name and reason of each.
+    def told(self, samples: Any) -> list[SampleError]:
+        """Return the samples, to `add`, that were bad where a state was saved: index, name and reason of each.
 
         Raises:
             StateMismatchError: If they are damaged.
         """
         try:
             last = self._planner.num_samples - 1
-            bad = [SampleError(integer("index", i, 0, last, "in a state"), name, reason) for i, name, reason in samples]
+            return [
+                SampleError(integer("index", i, 0, last, "in a state"), name, reason) for i, name, reason in samples
+            ]
         except (TypeError, ValueError) as error:
             raise StateMismatchError(
                 ("bad_samples",),
                 f"bad_samples of a state must be triples of index, name and reason ({error}): load an earlier state",
             ) from error
-        for each in bad:
-            self.add(each)
 
     def bad(self, indices: Indices) -> Mask:
         """Tell which samples are known to be bad, of the same shape."""

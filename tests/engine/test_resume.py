@@ -301,7 +301,7 @@ def test_an_assistants_state_that_is_damaged_is_refused_and_changes_nothing(
             loader.load_state_dict(without(state, "assistant"))
 
 
-def test_an_assistant_stays_where_it_is_where_the_bad_samples_of_a_state_are_damaged(source: ImageFolder) -> None:
+def test_of_a_state_that_is_damaged_neither_the_assistant_nor_bad_samples_are_taken(source: ImageFolder) -> None:
     with loader_of(source, "assisted", on_bad_sample="replace") as loader:
         batches = batches_of(loader, TECHNIQUES["assisted"][1])
         next(batches)
@@ -310,6 +310,8 @@ def test_an_assistant_stays_where_it_is_where_the_bad_samples_of_a_state_are_dam
         state = loader.state_dict()
         with pytest.raises(StateMismatchError, match="bad_samples of a state must be triples"):
             loader.load_state_dict({**earlier, "bad_samples": [3]})
+        with pytest.raises(StateMismatchError, match="the Assistant's part of the state must be"):
+            loader.load_state_dict({**earlier, "bad_samples": [[3, "name", "reason"]], "assistant": {}})
         assert loader.state_dict() == state
 
 

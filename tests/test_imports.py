@@ -62,8 +62,7 @@ MAY_IMPORT = {
     "broadcast": {"calls", "checks", "engine", "errors", "loader", "store", "system", "numpy", "torch"},
     "loader": SAMPLES | {"dali_iterator", "engine", "reading", "numpy", "torch"},
     "trainers": SAMPLES - {"calls"} | {"engine", "loader", "mix", "torch"},
-    "show": SAMPLES - {"calls", "checks"}
-    | {"dali", "engine", "loader", "reading", "system", "targets", "matplotlib", "numpy"},
+    "show": SAMPLES - {"calls"} | {"dali", "engine", "loader", "reading", "system", "targets", "matplotlib", "numpy"},
     "tuning": SAMPLES
     | {"doctor", "engine", "loader", "reading", "rng", "show", "system", "matplotlib", "numpy", "torch"},
     "cli": ANYTHING,

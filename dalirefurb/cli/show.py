@@ -22,6 +22,7 @@ from dalirefurb.cli.techniques import OPTIONS, Technique, choose, flag
 from dalirefurb.cli.terminal import escaped, importing, say, waiting
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish
+from dalirefurb.show import MOST_USES
 from dalirefurb.show.files import check_writable, write
 from dalirefurb.source import ImageFolder, Source
 from dalirefurb.store.memory_budget import amount, budget_bytes
@@ -45,9 +46,6 @@ PRESETS: dict[str, Callable[..., Recipe]] = {
 
 PICTURES = ("show.png", "operations.png", "plan.png")
 """Names of the demo's."""
-
-_MOST_USES = 12
-"""Of a version on a sheet; more would not fit."""
 
 STAGES = "stages"
 """In place of a preset: all stages are drawn."""
@@ -125,7 +123,7 @@ def show(options: argparse.Namespace) -> None:
     else:
         recipe = _recipe(options, technique)
         reuse_factor = technique.options["reuse_factor"]
-        integer("reuse_factor", reuse_factor, 1, _MOST_USES, "2 or 3 is usual, and more would not fit into a picture")
+        integer("reuse_factor", reuse_factor, 1, MOST_USES, "2 or 3 is usual, and more would not fit into a picture")
         images = reuse_factor
         told = f"{recipe}\n\n{what_differs(options.preset, recipe.stages, recipe.split, reuse_factor)}\n"
     check_memory(
@@ -232,7 +230,7 @@ def draw_all(options: argparse.Namespace, recipe: Recipe, planner: Refurbish) ->
     from dalirefurb.show.sheet import operations_sheet, pictures_sheet
 
     source = whole_photographs()
-    uses = min(options.reuse_factor, _MOST_USES)
+    uses = min(options.reuse_factor, MOST_USES)
     return [
         pictures_sheet(source, recipe, name="rand_augment", reuse_factor=uses, seed=options.seed),
         operations_sheet(source, "rand_augment", size=options.size),

@@ -18,3 +18,6 @@ CACHED = "#0072b2"
 """Blue and vermilion can be told apart by the colour-blind, and on gray prints."""
 
 FRESH = "#c24f00"
+
+MOST_USES = 12
+"""Of a version on a sheet; more would not fit."""

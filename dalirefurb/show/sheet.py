@@ -15,7 +15,8 @@ from matplotlib.patches import Rectangle
 from dalirefurb.augment.diversity import what_differs
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
-from dalirefurb.show import BACKGROUND, CACHED, FRESH, GREY, INK, LINE
+from dalirefurb.checks import integer
+from dalirefurb.show import BACKGROUND, CACHED, FRESH, GREY, INK, LINE, MOST_USES
 from dalirefurb.show.operations import MAGNITUDES, TABLES, Row, draws, operate
 from dalirefurb.show.overlays import PARTS, classes_of, colour_of, draw_parts, draw_targets
 from dalirefurb.show.pictures import Image, Part, Pictures, Targets, of_good_samples, square_image, take_pictures
@@ -92,8 +93,12 @@ def pictures_sheet(source: Source, recipe: Recipe, *, name: str, reuse_factor: i
     """Draw for a few samples the original, and for each of two versions the cached picture and those made from it.
 
     On them is drawn what belongs to them, if the source has targets: boxes, outlines and masks in a colour for each
-    class, keypoints in one for each place. There is room for a reuse factor of 1 to 12.
+    class, keypoints in one for each place.
+
+    Raises:
+        ConfigurationError: If there is no room for so many uses.
     """
+    integer("reuse_factor", reuse_factor, 1, MOST_USES, "2 or 3 is usual, and more would not fit into a picture")
     take = partial(take_pictures, source, recipe, reuse_factor=reuse_factor, seed=seed)
     pictures = of_good_samples(source, _SAMPLES, take)
     columns = _columns(recipe, reuse_factor)

@@ -19,6 +19,7 @@ from dalirefurb.augment.stage import Stage
 from dalirefurb.cli import main
 from dalirefurb.cli.limits import whole_photographs
 from dalirefurb.cli.techniques import TECHNIQUES
+from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
 from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.refurbish import Frozen, ReferenceCount, Refurbish, Standard
@@ -245,6 +246,14 @@ def test_a_picture_that_came_out_as_an_earlier_one_says_so(source):
         for uses in (taken[:3], taken[3:]):
             assert "," not in uses[0]
             assert any(re.fullmatch(r"epoch \d, as in \d", name) for name in uses[1:])
+
+
+@pytest.mark.parametrize("reuse_factor", [0, 13, 2.5])
+def test_a_sheet_of_other_reuse_factors_than_fit_is_refused(source, reuse_factor):
+    with pytest.raises(
+        ConfigurationError, match=rf"reuse_factor must be an int in 1\.\.12, got {reuse_factor}: 2 or 3"
+    ):
+        pictures_sheet(source, simple(32), name="simple", reuse_factor=reuse_factor)
 
 
 def test_a_sheet_of_reuse_factor_1_shows_nothing_as_cached(source):

@@ -266,6 +266,14 @@ class BatchEcho(Echoing):
         """Batches per epoch."""
         return self._echoed(len(self.planner))
 
+    @cached_property
+    def rows_per_epoch(self) -> int:
+        """Rows of the first epoch's batches; another one may repeat a smaller batch once more, or once less."""
+        inner = self.planner
+        last = np.arange(max(0, len(self) - self._most), len(self))
+        times = int((self._stream(0).unit_of(last) == len(inner) - 1).sum())
+        return len(self) * self.batch_size - times * (len(inner) * self.batch_size - inner.rows_per_epoch)
+
     @property
     def shard_slots(self) -> tuple[int, ...]:
         """Versions of each shard's samples that are ever stored at once, at most, shape (shards,).

@@ -70,6 +70,11 @@ class Fresh(DerivedPlanner):
         ).read_only()
 
     @property
+    def rows_per_epoch(self) -> int:
+        """Rows of all batches of an epoch."""
+        return self.planner.rows_per_epoch
+
+    @property
     def shard_slots(self) -> tuple[int, ...]:
         """Return 0 for each shard, shape (shards,)."""
         return (0,) * self.shards

@@ -63,6 +63,8 @@ class PlannerContract:
                 assert len(plans) == len(planner) > 0, f"epoch must yield {len(planner)} plans, got {len(plans)}"
                 for plan in plans:
                     check_form(planner, plan)
+            rows = sum(len(plan.indices) for plan in planner.epoch(0))
+            assert planner.rows_per_epoch == rows, f"rows_per_epoch must be {rows}, got {planner.rows_per_epoch}"
 
         self.for_each(check)
 

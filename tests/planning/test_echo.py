@@ -14,6 +14,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.echo_stream import EchoStream
+from dalirefurb.planning.fresh import Fresh
 from dalirefurb.planning.planner import RankPlanner
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.rng import key, numbered_keys
@@ -179,6 +180,14 @@ def test_without_a_buffer_batch_echoing_repeats_whole_batches_in_order(planner):
                 assert plan.serving.tolist() == (inner.serving * math.ceil(planner.echoing_factor) + repeat).tolist()
         assert next(plans, None) is None
         assert len(planner) == math.floor(Fraction(str(planner.echoing_factor)) * len(planner.planner))
+
+
+@FEWER
+@given(planner=batch_echoes())
+@example(planner=BatchEcho(Standard(61, batch_size=8), echoing_factor=2.5))
+@example(planner=BatchEcho(Standard(5, batch_size=5), echoing_factor=2.5))
+def test_smaller_batches_count_as_often_as_the_first_epoch_repeats_them(planner):
+    assert planner.rows_per_epoch == Fresh(planner).rows_per_epoch == len(joined(planner, 0, "indices"))
 
 
 @FEWER

@@ -559,6 +559,11 @@ STANDARD = Standard(8, batch_size=4)
             f"planner must be one that repeats samples, not batches, since each is chosen by itself and no batch "
             f"stays whole, got {BatchEcho(STANDARD, echoing_factor=2)!r}: pass Echo(planner, ...)",
         ),
+        (
+            Standard(2**31 + 1, batch_size=4),
+            f"planner must be one of at most {2**31} samples, of each of which an Assistant keeps features, got "
+            f"{Standard(2**31 + 1, batch_size=4)!r}: train on parts of the source one after the other",
+        ),
     ],
 )
 def test_what_gives_no_candidates_is_refused(planner, message):

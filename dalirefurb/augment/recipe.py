@@ -24,7 +24,7 @@ from dalirefurb.augment.stages.choice import check_stages
 from dalirefurb.augment.stages.custom import HostStage
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.partners import PartnerStage
-from dalirefurb.augment.stages.resize import window_of
+from dalirefurb.augment.stages.resize import refuse_crops, window_of
 from dalirefurb.augment.volumes.output import VolumeOutput
 from dalirefurb.augment.volumes.stages import VolumeStage
 from dalirefurb.calls import TakesNumbers, explains
@@ -95,6 +95,7 @@ class Recipe(metaclass=TakesNumbers):
                 )
         if isinstance(output, VolumeOutput):
             _check_volumes(self.stages, output)
+        refuse_crops(self.stages)
         size = None if self.volumes else leaving(self.stages, None)
         if (self.encoded or size is not None) and size != output.sides:
             raise ConfigurationError(

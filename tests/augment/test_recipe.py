@@ -539,3 +539,25 @@ def test_arrays_that_a_stage_cannot_take_are_refused_when_the_loader_is_made():
             Refurbish(8, batch_size=4, reuse_factor=2),
             bad_samples=BadSamplePolicy(on_bad_sample="replace"),
         )
+
+
+@pytest.mark.parametrize(
+    ("stages", "least", "crop"),
+    [
+        ([Resize(31), CenterCrop(32)], 32, "center_crop"),
+        ([Resize(31), HorizontalFlip(), CenterCrop((32, 40))], 32, "center_crop"),
+        ([Resize(27), RandomCrop(32, padding=2)], 28, "random_crop"),
+    ],
+)
+def test_a_resize_that_leaves_too_little_for_a_crop_is_refused_when_the_recipe_is_made(stages, least, crop):
+    output = Output(stages[-1].size)
+    message = f"resize: size must be at least {least}, since {crop} is for images of no shorter sides, got {least - 1}:"
+    with pytest.raises(ConfigurationError, match=message):
+        Recipe([Decode(), *stages], output, split=1)
+    assert Recipe([Decode(), Resize(least), *stages[1:]], output, split=1).split == 1
+    assert Recipe([Decode(), stages[0], Resize((80, 80), name="again"), *stages[1:]], output, split=1).split == 1
+
+
+def test_evaluate_resizes_to_no_less_than_it_crops():
+    with pytest.raises(ConfigurationError, match=r"resize: size must be at least 224, .*, got 100"):
+        evaluate(224, resize=100)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from dalirefurb.augment.kernel_call import Code, KernelCall, Numbers, Parameters, Write
 from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, SizedStage, Sizes, Stage, checked_size, sides_of
-from dalirefurb.augment.stages.crop import CenterCrop
-from dalirefurb.checks import choice
+from dalirefurb.augment.stages.crop import CenterCrop, RandomCrop
+from dalirefurb.checks import choice, require
 
 ResizeInterpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "random"]
 
@@ -237,6 +237,25 @@ class Resize(Stage):
         from nvidia.dali import fn
 
         return fn.resize(images, size=parameters["size"], interp_type=resize_type(self.interpolation, parameters))
+
+
+def refuse_crops(stages: Sequence[Stage]) -> None:
+    """Refuse a resize behind which images of any size are too small for a crop.
+
+    Raises:
+        ConfigurationError: If there is one.
+    """
+    resized: tuple[str, int] | None = None
+    for stage in stages:
+        if resized is not None and isinstance(stage, (CenterCrop, RandomCrop)):
+            name, side = resized
+            least = min(stage.fixed_size) - 2 * getattr(stage, "padding", 0)
+            wanted = f"at least {least}, since {stage.name} is for images of no shorter sides"
+            require(side >= least, f"{name}: size", wanted, side, "resize to more, or crop less")
+        if isinstance(stage, Resize) and isinstance(stage.size, int):
+            resized = stage.name, stage.size
+        elif stage.fixed_size is not None or type(stage).output_sizes is not Stage.output_sizes:
+            resized = None
 
 
 _KERNELS = {

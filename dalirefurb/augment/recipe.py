@@ -388,4 +388,4 @@ def _table(stages: Sequence[Stage], output: Output, split: int) -> str:
 
 def _counted(outcomes: NDArray[np.float64]) -> str:
     """Return how many outcomes there are; see `Stage.outcomes`."""
-    return str(len(outcomes)) if outcomes.sum() > 1 - 1e-9 else "many"
+    return str(np.count_nonzero(outcomes)) if outcomes.sum() > 1 - 1e-9 else "many"

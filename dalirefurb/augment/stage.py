@@ -119,8 +119,8 @@ class Stage(CheckedFields, metaclass=TakesNumbers):
 
     @property
     def random(self) -> bool:
-        """Whether two draws can differ."""
-        return self.num_uniforms > 0
+        """Whether two draws can differ: not of a flip whose probability is 1."""
+        return self.num_uniforms > 0 and (type(self).outcomes is Stage.outcomes or 1.0 not in self.outcomes)
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
@@ -132,9 +132,9 @@ class Stage(CheckedFields, metaclass=TakesNumbers):
         """Probabilities of the distinguishable outcomes, shape (k,); (1.0,) if deterministic.
 
         What is missing to a sum of 1 is shared by so many outcomes that no two draws of these are expected to agree:
-        all of it, an empty array, by default for a random stage.
+        all of it, an empty array, by default for a stage that takes uniforms. By these `random` is told.
         """
-        return np.empty(0) if self.random else np.ones(1)
+        return np.empty(0) if self.num_uniforms else np.ones(1)
 
     @property
     def follows(self) -> Stage | None:

@@ -235,6 +235,17 @@ def test_with_output_changes_the_output_and_nothing_else():
         (STAGES, 1),
         ((Decode(), Resize(48), Custom(invert, "invert"), RandomCrop(32, margin=16)), 3),
         ((Decode(), Custom(invert, "fit", size=(32, 32))), 2),
+        (
+            (
+                Decode(),
+                Resize((32, 32)),
+                HorizontalFlip(1.0, "mirror"),
+                RandomGrayscale(0.0),
+                RandomApply([Invert()], 1.0),
+                RAW[1],
+            ),
+            5,
+        ),
         (RAW, 0),
         ((), 0),
     ],

@@ -67,6 +67,9 @@ RECIPES = {
     "a crop in the middle": Recipe([Decode(), Resize(40), CenterCrop(SIZE), *LAYERS], Output(SIZE), split=2),
     "one size": Recipe([Decode(), Resize((36, 44)), RandomResizedCrop(SIZE), *LAYERS], Output(SIZE), split=3),
     "nothing random": evaluate(SIZE),
+    "always mirrored": Recipe(
+        [Decode(), HorizontalFlip(1.0), Resize((SIZE, SIZE)), HorizontalFlip(name="again")], Output(SIZE), 3
+    ),
     "only a flip": Recipe([Decode(), Resize((SIZE, SIZE)), HorizontalFlip()], Output(SIZE), split=2),
 }
 """Their first two stages are kept."""

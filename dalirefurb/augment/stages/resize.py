@@ -186,7 +186,7 @@ class Resize(Stage):
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
-        return np.full(len(RANDOM), 1 / len(RANDOM)) if self.random else np.ones(1)
+        return np.full(len(RANDOM), 1 / len(RANDOM)) if self.num_uniforms else np.ones(1)
 
     def __post_init__(self) -> None:
         size = checked_size(f"{self.name}: size", self.size, side="the shorter side in pixels")

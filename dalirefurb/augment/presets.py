@@ -149,6 +149,10 @@ def preset(
         def called(*args: Any, **kwargs: Any) -> Recipe:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
+            raw = bound.kwargs.get("raw", False)
+            require(
+                isinstance(raw, bool), "raw", "True or False", raw, "True is for arrays, in place of encoded images"
+            )
             return preset(*bound.args, **bound.kwargs)
 
         called.__signature__ = signature  # type: ignore[attr-defined]

@@ -249,6 +249,7 @@ class Polygons(ObjectTarget):
     def __init__(self, polygons: Sequence[Sequence[Sequence[ArrayLike]]], *, normalized: bool = False) -> None:
         check_listed(polygons, "polygons")
         try:
+            polygons = [[list(each) for each in sample] for sample in polygons]
             outlines = [outline for sample in polygons for each in sample for outline in each]
             vertices = [np.reshape(np.asarray(each, np.float64), (-1, 2)) for each in outlines]
             if (few := next((each for each in vertices if len(each) < _CORNERS), None)) is not None:

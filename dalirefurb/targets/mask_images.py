@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import threading
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -95,6 +96,13 @@ class Masks(Target, metaclass=Explained):
         self.fill = integer("fill", fill, int(limits.min), int(limits.max), "255 is usual")
         budget_bytes(keep, available=lambda: 0)  # Refused here, not by a thread that reads.
         self._masks = [_given(mask, number) for number, mask in enumerate(masks)]
+        lossy = [mask for mask in self._masks if isinstance(mask, str) and mask.lower().endswith((".jpg", ".jpeg"))]
+        if lossy:
+            warnings.warn(
+                f"masks should be in files that keep their numbers, but {lossy[0]} is a JPEG, in which those beside "
+                f"edges are others: write PNG files, or where there are only black and white, train on mask > 127",
+                stacklevel=3,
+            )
         self._numbers = np.arange(len(self._masks))
         self._fits = np.zeros(len(self._masks), np.bool_)
         self._keep = _Keep(keep)

@@ -104,10 +104,10 @@ def check_listed(rows: object, what: str) -> None:
     Raises:
         ConfigurationError: If it is none.
     """
-    if not isinstance(rows, Iterable) or isinstance(rows, (str, bytes, Mapping)):
+    if not isinstance(rows, Iterable) or isinstance(rows, (str, bytes, Mapping)) or not hasattr(rows, "__len__"):
         raise ConfigurationError(
-            f"{what} must be in a list, one of each sample, but are a {type(rows).__name__}: pass [] for samples "
-            f"that have none"
+            f"{what} must be in a list, one of each sample, but are a {type(rows).__name__}: pass a list, with [] for "
+            f"samples that have none"
         )
 
 

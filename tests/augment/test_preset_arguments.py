@@ -410,3 +410,9 @@ def test_numpys_integers_are_integers() -> None:
     wanted = rand_augment(magnitude=5, num_magnitude_bins=11)
     given = rand_augment(magnitude=np.int64(5), num_magnitude_bins=np.int64(11))  # type: ignore[arg-type]
     assert json.dumps(given.fingerprint()) == json.dumps(wanted.fingerprint())
+
+
+@pytest.mark.parametrize("make", [simple, evaluate, rand_augment])
+def test_raw_is_true_or_false(make: Any) -> None:
+    with pytest.raises(ConfigurationError, match="raw must be True or False, got 'no': True is for arrays"):
+        make(32, raw="no")

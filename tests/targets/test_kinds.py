@@ -125,6 +125,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "points of shares as pixels": (lambda: Keypoints([[[[0.5, 0.5, 2]]]]), "keypoints must be in pixels"),
     "objects that are too large": (lambda: Objects([[2**64 - 1]]), "values of objects must fit into int64.*sample 0"),
     "no list": (lambda: Boxes(None), "boxes must be in a list, one of each sample, but are a NoneType"),  # type: ignore[arg-type]
+    "what can be counted once": (lambda: Boxes(iter([[]])), "boxes must be in a list, one .*but are a list_iterator"),  # type: ignore[arg-type]
+    "outlines that can be counted once": (lambda: Polygons(iter([[]])), "polygons must be in a list, one of each"),  # type: ignore[arg-type]
     "no list of outlines": (lambda: Polygons([[5]]), "polygons must be x and y of each vertex.*not iterable"),  # type: ignore[list-item]
     "one mask": (lambda: InstanceMasks([1]), "masks of objects of sample 0 must be in a list"),  # type: ignore[list-item]
     "with a gradient": (lambda: Boxes([torch.ones(1, 4, requires_grad=True)]), "must be numbers.*detach"),
@@ -275,7 +277,8 @@ def test_masks_of_a_folder_belong_to_images_at_the_same_place(tmp_path: Path) ->
     with pytest.raises(ConfigurationError, match=r"^masks must .*there are two/b_seg\.png and two/b_seg\.tif: remove"):
         MaskFolder(tmp_path / "images", tmp_path / "masks", suffix="_seg")
     (tmp_path / "masks/two/b_seg.tif").unlink()
-    back = MaskFolder(tmp_path / "masks", tmp_path / "images", image_suffix="_seg")
+    with pytest.warns(UserWarning, match=r"one/a\.jpg is a JPEG"):
+        back = MaskFolder(tmp_path / "masks", tmp_path / "images", image_suffix="_seg")
     assert [Path(back.annotations["mask"].name(row)).stem for row in range(2)] == ["a", "b"]  # type: ignore[attr-defined]
     gap = MaskFolder(tmp_path / "images", tmp_path / "masks", suffix="_seg")
     with (
@@ -624,3 +627,14 @@ def test_masks_need_outlines(tmp_path: Path) -> None:
         YoloFolder([tmp_path / "images/train/0.jpg"], [tmp_path / "none.txt"], names=["one"])
     with pytest.raises(ConfigurationError, match="labels must be a path for each of 1 images, got"):
         YoloFolder([tmp_path / "images/train/0.jpg"], [])
+
+
+def test_outlines_of_a_sample_can_come_from_anywhere() -> None:
+    polygons = Polygons([(iter([outline]) for outline in ([0, 0, 9, 0, 9, 9], [3, 3, 9, 3, 9, 9])), []])  # type: ignore[list-item]
+    assert [len(each) for each in polygons.rows.parts()] == [2, 0]
+    assert [part.tolist() for part in polygons.one(0, (20, 20))[1]] == [[[3, 3], [9, 3], [9, 9]]]
+
+
+def test_masks_in_jpegs_are_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"should be in files that keep their numbers, but b\.JPG is a JPEG"):
+        Masks(["a.png", "b.JPG", "c.jpeg"])

@@ -278,6 +278,7 @@ def imported(transform: Any, *, split: int | str | None, raw: bool, size: Size |
         ConfigurationError: If there are no stages for these.
     """
     require(channels in (1, 3), "channels", "3, or 1 for grey images", channels, "choose one")
+    require(isinstance(raw, bool), "raw", "True or False", raw, "True is for arrays, in place of encoded images")
     reader = _Reader(None if size is None else sides_of(checked_size("size", size)), raw, channels)
     reader.read(transform)
     if reader.padding is not None:

@@ -242,3 +242,11 @@ def test_an_interpolation_that_there_is_not_is_refused(make: Any, interpolation:
     )
     with pytest.raises(ConfigurationError, match=message):
         make(interpolation=interpolation)
+
+
+def test_of_images_that_would_become_too_long_the_first_is_named() -> None:
+    heights, widths = np.array([9, 1, 1, 9]), np.array([9, 3_000_000, 4_000_000, 9])
+    refused = Resize(1000).refusal(heights, widths)
+    assert refused is not None
+    assert refused[0] == 1
+    assert "of 1 x 3000000 it becomes 3,000,000,000" in refused[1]

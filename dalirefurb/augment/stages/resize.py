@@ -210,7 +210,7 @@ class Resize(Stage):
         longer = np.maximum(*self.output_sizes(heights, widths))
         if not (longer > _LONGEST_SIDE).any():
             return None
-        row = int(longer.argmax())
+        row = int((longer > _LONGEST_SIDE).argmax())
         return row, (
             f"{self.name}: an image's longer side must become {_LONGEST_SIDE:,} pixels at most, but of "
             f"{heights[row]} x {widths[row]} it becomes {longer[row]:,}; crop before it, or leave the image out"

@@ -18,17 +18,16 @@ from functools import partial
 from typing import Any
 
 import harness
-import numpy as np
 import torch
 from harness import Contender, Placement
 from loaders import Batch, LoaderTurns, Step, take_step
 from nvidia.dali import fn, types
 from nvidia.dali.auto_aug.rand_augment import rand_augment as dali_rand_augment
-from nvidia.dali.pipeline import Pipeline, pipeline_def
+from nvidia.dali.pipeline import pipeline_def
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
 from sources import MEAN, STD, listed
 
-from dalirefurb import Arrays, FileList, MemoryStore, Refurbish, rand_augment
+from dalirefurb import FileList, MemoryStore, Refurbish, rand_augment
 from dalirefurb.augment.stage import Device
 from dalirefurb.store import DeviceStore
 
@@ -68,7 +67,7 @@ class Feed:
         return self.final_device == "gpu"
 
     def entrant(
-        self, stack: ExitStack, source: Arrays | FileList, size: int, batch_size: int, take: Step
+        self, stack: ExitStack, source: FileList, size: int, batch_size: int, take: Step
     ) -> StockFeed | LoaderTurns:
         """Make what takes turns.
 
@@ -85,9 +84,7 @@ class Feed:
             stack,
             self.name,
             source,
-            rand_augment(
-                size, layers=_LAYERS, magnitude=_MAGNITUDE, raw=isinstance(source, Arrays), mean=MEAN, std=STD
-            ),
+            rand_augment(size, layers=_LAYERS, magnitude=_MAGNITUDE, mean=MEAN, std=STD),
             Refurbish(len(source), batch_size=batch_size, reuse_factor=self.reuse_factor, drop_last=True),
             take,
             make_store=DeviceStore if self.partial_device == "gpu" else MemoryStore,
@@ -102,22 +99,19 @@ class Feed:
 class StockFeed:
     """Stock DALI with its own iterator, which does what the loaders do; for the arguments see `Feed.entrant`."""
 
-    def __init__(self, feed: Feed, source: Arrays | FileList, size: int, batch_size: int, take: Step) -> None:
+    def __init__(self, feed: Feed, source: FileList, size: int, batch_size: int, take: Step) -> None:
         self.name = feed.name
         self._feed, self._source, self._size, self._batch_size, self._take = feed, source, size, batch_size, take
 
     @contextmanager
     def turn(self) -> Iterator[Contender]:
         """Make the pipeline, run it, and let it go."""
-        on_files = isinstance(self._source, FileList)
-        graph = _photographs if on_files else _arrays
-        options = {"hardware": self._feed.hardware} if on_files else {}
         with warnings.catch_warnings(record=True):  # DALI's auto_aug uses names that DALI deprecates.
-            pipeline = pipeline_def(enable_conditionals=True)(graph)(
+            pipeline = pipeline_def(enable_conditionals=True)(_photographs)(
                 self._source,
                 self._size,
                 device=self._feed.final_device,
-                **options,
+                hardware=self._feed.hardware,
                 batch_size=self._batch_size,
                 num_threads=harness.cores(),
                 device_id=torch.cuda.current_device() if torch.cuda.is_available() else None,
@@ -156,28 +150,6 @@ def _photographs(source: FileList, size: int, *, device: Device, hardware: bool)
         encoded, **decoder, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
     )
     return _augmented(fn.resize(images, size=[size, size]), size), labels
-
-
-def _arrays(source: Arrays, size: int, *, device: Device) -> tuple[Any, Any]:
-    batches = _shuffled(source, Pipeline.current().max_batch_size)
-    images, labels = fn.external_source(batches, num_outputs=2, layout=["HWC", ""], no_copy=True)
-    if device == "gpu":
-        images = images.gpu()
-    margin = size // 8
-    begin = fn.random.uniform(range=[-margin, margin + 1], shape=2)
-    begin = fn.cast(begin, dtype=types.INT32)
-    images = fn.slice(images, begin, [size, size], axes=[0, 1], out_of_bounds_policy="pad")
-    return _augmented(images, size), labels
-
-
-def _shuffled(source: Arrays, batch_size: int) -> Iterator[tuple[Any, Any]]:
-    """Read arrays epoch after epoch, each in an order of its own."""
-    whole, rng = np.stack(source.read(np.arange(len(source)))), np.random.default_rng(0)
-    while True:
-        order = rng.permutation(len(whole))
-        for begin in range(0, len(order) - batch_size + 1, batch_size):
-            rows = order[begin : begin + batch_size]
-            yield whole[rows], source.labels[rows, None]
 
 
 _PLACEMENTS: tuple[tuple[Device, Device], ...] = (("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu"))

@@ -1,10 +1,10 @@
-"""Who feeds a model on a GPU best, and what does its augmentation take from the model? With 1 .. 16 CPU cores.
+"""Who feeds a model on a GPU best, where should augmentation run, and what does it take from the model?
 
-Loaders with the partial part on the CPU or on the GPU, and the final part on the GPU; stock DALI on the GPU;
-torchvision's v2 and Kornia on the GPU, of which competitors/gpu_rows.py says how. All feed ResNet-50 in bf16 with the
-same files: images/s, and the GPU time a step that the model loses, against headspace (the same step on a batch that is
-there): by how much the step itself is longer, and what augmentation takes before it on the same stream, both as the
-GPU notes them.
+Loaders with each part on the CPU or on the GPU; stock DALI on either; torchvision's v2 and Kornia on the GPU, of which
+competitors/gpu_rows.py says how; with 1 .. 16 CPU cores. First all load alone: images/s that reach the GPU. Then they
+feed ResNet-50 in bf16 with the same files: images/s, and the GPU time a step that the model loses, against headspace
+(the same step on a batch that is there): by how much the step itself is longer, and what augmentation takes before it
+on the same stream, both as the GPU notes them.
 
 Each feed has a process of its own on so many cores; one that ends otherwise, or hangs, is a result. Competitors run in
 the environment of competitors/build.py, or that of `--python`; which are missing is said. What is done is in the JSON,
@@ -38,7 +38,7 @@ from first_light.findings import DONE
 from first_light.processes import run
 from rival_turn import Job
 from sources import listed, repeated
-from training_steps import HEADSPACE
+from training_steps import ALONE, HEADSPACE
 
 _TURN = str(Path(__file__).with_name("rival_turn.py"))
 
@@ -53,7 +53,7 @@ class Config:
         batch_size: Images of a batch.
         cores: Numbers of CPU cores; those that the machine lacks are left out.
         rounds: Turns of each feed.
-        model: One of `networks.NETWORKS`.
+        models: `ALONE`, and names of `networks.NETWORKS`.
         epoch_batches: Batches of an epoch.
         warm_batches: Served before the clock runs, beside those that were made ahead.
         timed_batches: Served while it runs.
@@ -65,7 +65,7 @@ class Config:
     batch_size: int = 128
     cores: tuple[int, ...] = (16, 8, 4, 2, 1)
     rounds: int = 2
-    model: str = "imagenet50"
+    models: tuple[str, ...] = (ALONE, "imagenet50")
     epoch_batches: int = 24
     warm_batches: int = 12
     timed_batches: int = 48
@@ -74,21 +74,23 @@ class Config:
 
 @dataclass(frozen=True)
 class RivalTurn:
-    """One feed, with so many cores, in one round.
+    """One feed, with one model or none, with so many cores, in one round.
 
     Attributes:
         feed: Its name.
+        model: Which, or `ALONE`.
         cores: CPU cores.
         round: From 0.
         ended: `DONE`, or how its process ended otherwise.
         images: Served while the clock ran.
         seconds: For these.
-        step_ms: Median time that the device worked on a step.
+        step_ms: Median time that the device worked on a step; None without a model.
         augment_ms: Median time that it worked on augmentation before, on the stream of the step; None if it did not.
         reason: The last lines of its errors, where it did not end well.
     """
 
     feed: str
+    model: str
     cores: int
     round: int
     ended: str
@@ -100,26 +102,27 @@ class RivalTurn:
 
 
 def feed_names(device: str) -> list[str]:
-    """Name all feeds: of loaders and stock DALI those of the device."""
-    ours = [feed.name for feed in FEEDS if feed.needs_gpu == (device == "cuda")]
-    return [HEADSPACE, *ours, *GPU_ROWS]
+    """Name all feeds; without a GPU, those of loaders and stock DALI that need none."""
+    return [HEADSPACE, *(feed.name for feed in FEEDS if device == "cuda" or not feed.needs_gpu), *GPU_ROWS]
 
 
-def left(config: Config, turns: Sequence[RivalTurn], feeds: Sequence[str]) -> list[tuple[int, int, str]]:
-    """List round, cores and feed of the turns that are not there: one round of everything first."""
-    done = {(turn.round, turn.cores, turn.feed) for turn in turns}
+def left(config: Config, turns: Sequence[RivalTurn], feeds: Sequence[str]) -> list[tuple[int, str, int, str]]:
+    """List round, model, cores and feed of the turns that are not there: one round of everything first."""
+    done = {(turn.round, turn.model, turn.cores, turn.feed) for turn in turns}
     wanted = [
-        (number, cores, feed)
+        (number, model, cores, feed)
         for number in range(config.rounds)
+        for model in config.models
         for cores in config.cores
         if cores <= harness.cores()
         for feed in (feeds if number % 2 == 0 else feeds[::-1])
+        if (model, feed) != (ALONE, HEADSPACE)
     ]
     return [each for each in wanted if each not in done]
 
 
 def taken_ms(turns: Sequence[RivalTurn], feed: str, cores: int) -> list[float]:
-    """Return how much GPU time a feed takes from each step, a figure for each round of it and of headspace."""
+    """Return how much GPU time a feed takes from each step of one model, once a round of it and of headspace."""
     own, alone = (
         {turn.round: turn for turn in turns if (turn.feed, turn.cores, turn.ended) == (name, cores, DONE)}
         for name in (feed, HEADSPACE)
@@ -131,15 +134,16 @@ def taken_ms(turns: Sequence[RivalTurn], feed: str, cores: int) -> list[float]:
 
 
 def show(config: Config, turns: Sequence[RivalTurn]) -> str:
-    """Write a table: a row for each feed, a column for each number of cores."""
-    cores = sorted({turn.cores for turn in turns})
+    """Write a table for each model: a row for each feed, a column for each number of cores."""
     where = "GPU" if config.device == "cuda" else "CPU, which shows only that the script runs"
-    heading = [
-        f"{config.model} on a {where}: images/s, and ms a step taken from it",
-        *(f"{each} cores" for each in cores),
-    ]
-    rows = [[feed, *(_cell(turns, feed, count) for count in cores)] for feed in dict.fromkeys(t.feed for t in turns)]
-    return table(heading, rows) + "\n"
+    tables = []
+    for model in config.models:
+        mine = [turn for turn in turns if turn.model == model]
+        cores, feeds = sorted({turn.cores for turn in mine}), dict.fromkeys(turn.feed for turn in mine)
+        unit = "images/s" if model == ALONE else "images/s, and ms a step taken from it"
+        heading = [f"{model} on a {where}: {unit}", *(f"{each} cores" for each in cores)]
+        tables.append(table(heading, [[feed, *(_cell(mine, feed, count) for count in cores)] for feed in feeds]))
+    return "\n\n".join(tables) + "\n"
 
 
 def measure(config: Config, options: Options) -> None:
@@ -163,7 +167,7 @@ def measure(config: Config, options: Options) -> None:
     source = repeated(options.data, config.epoch_batches * config.batch_size)
     files, labels = listed(source)
     asked = options.of_cores or config.cores
-    for number, cores, feed in left(config, turns, feeds):
+    for number, model, cores, feed in left(config, turns, feeds):
         began = time.time()
         if cores not in asked or began + longest >= ends:
             continue
@@ -174,18 +178,19 @@ def measure(config: Config, options: Options) -> None:
             config.size,
             config.batch_size,
             cores,
-            config.model,
+            model,
             config.device,
             config.warm_batches,
             config.timed_batches,
         )
         python = options.python if feed in GPU_ROWS else Path(sys.executable)
-        turns.append(RivalTurn(feed=feed, cores=cores, round=number, **take_turn(job, python, config.turn_limit_s)))
+        taken = take_turn(job, python, config.turn_limit_s)
+        turns.append(RivalTurn(feed=feed, model=model, cores=cores, round=number, **taken))
         record.write(missing=missing, versions=versions)
         longest = max(longest, time.time() - began)
-        print(f"{feed}, {cores} cores, round {number}: {turns[-1].ended}", file=sys.stderr, flush=True)
+        print(f"{feed}, {model}, {cores} cores, round {number}: {turns[-1].ended}", file=sys.stderr, flush=True)
     print(show(config, turns))
-    if todo := sum(cores in asked for _, cores, _ in left(config, turns, feeds)):
+    if todo := sum(cores in asked for _, _, cores, _ in left(config, turns, feeds)):
         print(f"{todo} turns are left; call this again", file=sys.stderr)
 
 
@@ -227,7 +232,7 @@ EXPERIMENT = Experiment(
         batch_size=4,
         cores=(1,),
         rounds=1,
-        model="resnet8",
+        models=(ALONE, "resnet8"),
         epoch_batches=3,
         warm_batches=1,
         timed_batches=2,

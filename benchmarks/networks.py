@@ -3,8 +3,6 @@
     name         stem                           blocks in a stage   of convolutions    images of   weights
     resnet8      3 x 3, every second            1 1 1               2, 16 channels     32 x 32     78,042
     resnet18     3 x 3                          2 2 2 2             2, 64 channels     32 x 32     11,173,962
-    resnet50     3 x 3                          3 4 6 3             3, 64 channels     32 x 32     23,520,842
-    imagenet18   7 x 7, every second, pooled    2 2 2 2             2, 64 channels     224 x 224   11,181,642
     imagenet50   7 x 7, every second, pooled    3 4 6 3             3, 64 channels     224 x 224   23,528,522
 
 Each further stage has twice the channels at half the resolution. Weights are counted with 10 classes.
@@ -100,8 +98,6 @@ class Architecture:
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "resnet8": Architecture((1, 1, 1), width=16, stride=2),
     "resnet18": Architecture((2, 2, 2, 2)),
-    "resnet50": Architecture((3, 4, 6, 3), block=bottleneck),
-    "imagenet18": Architecture((2, 2, 2, 2), small=False),
     "imagenet50": Architecture((3, 4, 6, 3), block=bottleneck, small=False),
 }
 """Build a network for a number of classes; of a training image of 32 x 32 resnet8 costs a core half a millisecond."""

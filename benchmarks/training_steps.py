@@ -65,12 +65,11 @@ class Model:
     Args:
         name: Of `NETWORKS`, or `ALONE`.
         num_classes: Of the labels.
-        device: Where steps are taken; a GPU where there is one by default.
+        device: Where steps are taken.
     """
 
-    def __init__(self, name: str, num_classes: int, device: str | None = None) -> None:
-        self._device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        self._timer = Timer(self._device)
+    def __init__(self, name: str, num_classes: int, device: str) -> None:
+        self._device, self._timer = device, Timer(device)
         self._model: nn.Module | None = None
         if name != ALONE:
             model = NETWORKS[name](num_classes).to(self._device)

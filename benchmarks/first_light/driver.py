@@ -2,7 +2,7 @@
 
     probes        each in a process of its own with a time limit: catalogue.py
     GPU tests     pytest -m gpu, and those that need the GPU for themselves after them: gpu_tests.py
-    placement, rivals, accuracy     scripts of benchmarks: scripts.py
+    rivals, accuracy     scripts of benchmarks: scripts.py
 
 Nothing but Python's own modules is imported here, so that a library that does not load, dies or hangs is a result.
 
@@ -157,13 +157,11 @@ def _steps(out: Path, data: Path) -> list[Step]:
     photos, arrays = data / "photos", data / "cifar10"
     some = [str(count) for count in _CORES if count <= len(os.sched_getaffinity(0))]
     few = list(dict.fromkeys([some[0], *(count for count in ("4", "1") if count in some)]))
-    placement = ["placement.py", "--rounds", "1", "--data", str(photos), "--arrays", str(arrays), "--cores", *few]
     rivals = ["gpu_rivals.py", "--rounds", "1", "--data", str(photos), "--cores", *few]
     return [
         *(probe_step(probe, "gpu") for probe in PROBES if not probe.dry_only),
         _tests(GpuTests("GPU tests", "gpu and not alone", ("tests",), out, _WORKERS)),
         _tests(GpuTests("GPU tests, alone", "gpu and alone", ("tests",), out)),
-        _script(Script("placement", tuple(placement), out, photos, scripts.of_placement)),
         _script(Script("rivals", tuple(rivals), out, photos, scripts.of_rivals)),
         _script(
             Script("accuracy", ("accuracy.py", "--reduced", "--data", str(arrays)), out, arrays, scripts.of_accuracy)
@@ -182,7 +180,6 @@ def _dry_steps(out: Path, data: Path) -> list[Step]:
         *(
             _script(Script(name, (*arguments, "--quick"), out, data, find, judged=False))
             for name, arguments, find in (
-                ("placement", ("placement.py", "--data", str(photos), "--arrays", str(arrays)), scripts.of_placement),
                 ("rivals", (*rivals, "--feeds", *_FEEDS), scripts.of_rivals),
                 ("accuracy", ("accuracy.py", "--workers", "1", "--data", str(arrays)), scripts.of_accuracy),
             )

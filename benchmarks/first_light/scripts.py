@@ -75,24 +75,16 @@ class Script:
         return "/".join(self.data.parts[-3:])
 
 
-def of_placement(results: Results) -> list[Finding]:
-    """Say which feeds failed, and how the best of ours compares with stock DALI on the GPU, where there are turns."""
-    turns = results["turns"]
-    findings = _failures([(turn["feed"], turn["cores"], turn["failure"]) for turn in turns])
-    for key in dict.fromkeys((turn["data"], turn["model"], turn["cores"]) for turn in turns):
-        speeds = _speeds(turn for turn in turns if (turn["data"], turn["model"], turn["cores"]) == key)
-        findings += _against_stock("{}, {}, {} cores".format(*key), speeds)
-    return findings
-
-
 def of_rivals(results: Results) -> list[Finding]:
     """Say which feeds failed or are missing, and how the best of ours compares with each of the others."""
     turns = results["turns"]
     findings = [Finding(name, "runs", f"left out: {reason}", None) for name, reason in results["missing"].items()]
-    endings = [(turn["feed"], turn["cores"], None if turn["ended"] == DONE else turn["ended"]) for turn in turns]
-    findings += _failures(endings)
-    for cores in dict.fromkeys(turn["cores"] for turn in turns):
-        findings += _against_stock(f"{cores} cores", _speeds(turn for turn in turns if turn["cores"] == cores))
+    failed = [f"{turn['feed']}, {turn['cores']} cores: {turn['ended']}" for turn in turns if turn["ended"] != DONE]
+    seen = "; ".join(failed) if failed else f"{len(turns)} turns"
+    findings.append(Finding(_TURNS, "has its turn", seen[:300], not failed))
+    for key in dict.fromkeys((turn["model"], turn["cores"]) for turn in turns):
+        speeds = _speeds(turn for turn in turns if (turn["model"], turn["cores"]) == key)
+        findings += _against_stock("{}, {} cores".format(*key), speeds)
     return findings
 
 
@@ -112,12 +104,6 @@ def of_accuracy(results: Results) -> list[Finding]:
         )
         for each in results["claims"]
     ]
-
-
-def _failures(endings: list[tuple[str, int, str | None]]) -> list[Finding]:
-    failed = [f"{feed}, {cores} cores: {ending}" for feed, cores, ending in endings if ending]
-    seen = "; ".join(failed) if failed else f"{len(endings)} turns"
-    return [Finding(_TURNS, "has its turn", seen[:300], not failed)]
 
 
 def _speeds(turns: Any) -> dict[str, float]:

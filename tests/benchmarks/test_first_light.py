@@ -278,20 +278,21 @@ def test_a_script_without_its_data_is_not_run(tmp_path):
     assert not (tmp_path / "script.json").exists()
 
 
-def placement_turn(feed, images, failure=None):
-    return {"data": "d", "model": "m", "cores": 4, "feed": feed, "images": images, "seconds": 1.0, "failure": failure}
+def rival_turn(feed, images, ended=DONE):
+    return {"model": "m", "cores": 4, "feed": feed, "images": images, "seconds": 1.0, "ended": ended}
 
 
 @pytest.mark.parametrize(("ours", "right"), [(100, True), (96, True), (90, False)])
 def test_the_best_of_ours_is_compared_with_the_best_of_the_others(ours, right):
     turns = [
-        placement_turn("cpu/gpu, standard", 50),
-        placement_turn("gpu/gpu, reuse factor 3", ours),
-        placement_turn("stock DALI, gpu", 100),
-        placement_turn("stock DALI, cpu", 0, "hung"),
-        placement_turn("headspace", 900),
+        rival_turn("cpu/gpu, standard", 50),
+        rival_turn("gpu/gpu, reuse factor 3", ours),
+        rival_turn("stock DALI, gpu", 100),
+        rival_turn("stock DALI, cpu", 0, "hung"),
+        rival_turn("headspace", 900),
     ]
-    failed, compared = scripts.of_placement({"turns": turns})
+    failed, compared = scripts.of_rivals({"turns": turns, "missing": {}})
+    assert compared.what == "m, 4 cores"
     assert failed.right is False
     assert "stock DALI, cpu, 4 cores: hung" in failed.seen
     assert compared.right is right

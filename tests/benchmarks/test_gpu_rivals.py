@@ -1,19 +1,71 @@
 import sys
+from contextlib import ExitStack
+from itertools import islice
 
 import gpu_rivals
 import pytest
 import rival_turn
 import torch
 from competitors.gpu_rows import GPU_ROWS
+from feeds import FEEDS
 from first_light.findings import DONE
 from gpu_rivals import Config, RivalTurn
-from training_steps import HEADSPACE
+from harness import stepped
+from networks import NETWORKS
+from sources import repeated
+from training_steps import ALONE, HEADSPACE
 
 from tests.benchmarks.running import quick
 
 
-def turn(feed, *, cores=1, number=0, step_ms=10.0, augment_ms=None, ended=DONE, images=100):
-    return RivalTurn(feed, cores, number, ended, images, 1.0, step_ms, augment_ms)
+def turn(feed, *, model="imagenet50", cores=1, number=0, step_ms=10.0, augment_ms=None, ended=DONE, images=100):
+    return RivalTurn(feed, model, cores, number, ended, images, 1.0, step_ms, augment_ms)
+
+
+@pytest.mark.weekly  # A script for a GPU.
+@pytest.mark.parametrize("feed", [feed for feed in FEEDS if not feed.needs_gpu], ids=lambda feed: feed.name)
+def test_every_feed_serves_normalised_images_with_labels_of_its_source(feed, folder):
+    taken = []
+
+    def take(images, labels):
+        taken.append((images.clone(), labels.clone()))
+
+    with ExitStack() as stack:
+        entrant = feed.entrant(stack, repeated(folder, 8), 32, 4, take)
+        with entrant.turn() as contender:
+            assert list(islice(stepped(contender), 4)) == [4] * 4
+    for images, labels in taken:
+        assert (images.shape, images.dtype) == ((4, 3, 32, 32), torch.float32)
+        assert 0.3 < images.std() < 3
+        assert (labels.shape, labels.dtype) == ((4,), torch.int64)
+    assert {int(label) for _, labels in taken for label in labels} == {*repeated(folder, 8).labels.tolist()}
+
+
+def test_a_loader_that_has_settled_begins_its_turn_with_hits(folder):
+    with ExitStack() as stack:
+        entrant = FEEDS[1].entrant(stack, repeated(folder, 8), 32, 4, lambda *_: None)
+        assert entrant._state["epoch"] >= 1
+        with entrant.turn() as contender:
+            next(contender.batches)
+        assert entrant.stats[0].hits > entrant.stats[0].misses
+
+
+def test_there_is_a_feed_for_each_placement_with_and_without_reuse_and_stock_dali_on_both():
+    assert [feed.name for feed in FEEDS] == [
+        "cpu/cpu, standard",
+        "cpu/cpu, reuse factor 3",
+        "cpu/gpu, standard",
+        "cpu/gpu, reuse factor 3",
+        "gpu/gpu, standard",
+        "gpu/gpu, reuse factor 3",
+        "stock DALI, cpu",
+        "stock DALI, gpu",
+        "stock DALI, gpu, no JPEG engine",
+    ]
+
+
+def test_every_model_of_the_configuration_can_be_built():
+    assert {*Config().models} - {ALONE} <= NETWORKS.keys()
 
 
 @pytest.mark.weekly
@@ -22,10 +74,16 @@ def test_feeds_that_are_there_have_their_turns_on_a_cpu_and_the_others_are_named
     arguments = ["--device", "cpu", "--data", folder, "--python", sys.executable, "--feeds", *feeds]
     results, said = quick("gpu_rivals", tmp_path / "rivals.json", *arguments)
     turns, missing = results["results"]["turns"], results["results"]["missing"]
-    assert [(each["feed"], each["ended"]) for each in turns] == [(name, DONE) for name in feeds if name not in missing]
+    assert [(each["model"], each["feed"], each["ended"]) for each in turns] == [
+        (model, name, DONE)
+        for model in (ALONE, "resnet8")
+        for name in feeds
+        if name not in missing and (model, name) != (ALONE, HEADSPACE)
+    ]
     assert missing.keys() <= GPU_ROWS.keys()
     assert all(f"left out: {name}: " in said for name in missing)
-    assert all(each["images"] > 0 and each["step_ms"] > 0 for each in turns)
+    assert all(each["images"] > 0 for each in turns)
+    assert all((each["step_ms"] is None) == (each["model"] == ALONE) for each in turns)
     assert results["config"]["device"] == "cpu"
     assert "shows only that the script runs" in said
 
@@ -69,10 +127,10 @@ def test_a_feed_that_does_not_exist_is_refused(capsys, folder, tmp_path):
     assert "got ['ffcv']" in refused(capsys, *arguments)
 
 
-def test_a_gpu_has_feeds_with_the_final_part_there_and_all_rivals():
-    names = gpu_rivals.feed_names("cuda")
-    assert {"cpu/gpu, reuse factor 3", "gpu/gpu, standard", "stock DALI, gpu", HEADSPACE, *GPU_ROWS} <= {*names}
-    assert not any("cpu/cpu" in name for name in names)
+def test_a_gpu_has_all_feeds_and_all_rivals_and_a_cpu_those_that_need_no_gpu():
+    assert gpu_rivals.feed_names("cuda") == [HEADSPACE, *(feed.name for feed in FEEDS), *GPU_ROWS]
+    ours = ["cpu/cpu, standard", "cpu/cpu, reuse factor 3", "stock DALI, cpu"]
+    assert gpu_rivals.feed_names("cpu") == [HEADSPACE, *ours, *GPU_ROWS]
 
 
 def test_what_is_taken_is_the_longer_step_and_the_augmentation_before_it():
@@ -94,9 +152,12 @@ def test_what_is_taken_is_the_longer_step_and_the_augmentation_before_it():
 
 def test_turns_that_are_there_are_not_taken_again(monkeypatch):
     monkeypatch.setattr(gpu_rivals.harness, "cores", lambda: 4)
-    config = Config(cores=(8, 4, 1))
+    config = Config(cores=(8, 4, 1), models=("m",))
     every = gpu_rivals.left(config, [], ["a", "b"])
-    assert every[:3] == [(0, 4, "a"), (0, 4, "b"), (0, 1, "a")]
-    assert every[4] == (1, 4, "b")
+    assert every[:3] == [(0, "m", 4, "a"), (0, "m", 4, "b"), (0, "m", 1, "a")]
+    assert every[4] == (1, "m", 4, "b")
     assert len(set(every)) == 2 * 2 * 2
-    assert gpu_rivals.left(config, [turn("a", cores=4)], ["a", "b"]) == every[1:]
+    assert gpu_rivals.left(config, [turn("a", model="m", cores=4)], ["a", "b"]) == every[1:]
+    alone = gpu_rivals.left(Config(models=(ALONE, "m")), [], [HEADSPACE, "a"])
+    assert alone[:3] == [(0, ALONE, 4, "a"), (0, ALONE, 2, "a"), (0, ALONE, 1, "a")]
+    assert alone[3:5] == [(0, "m", 4, HEADSPACE), (0, "m", 4, "a")]

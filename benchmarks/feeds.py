@@ -10,7 +10,6 @@ A feed takes its turn and lets go of the device again; what it cached stays for 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,21 +17,17 @@ from functools import partial
 from typing import Any
 
 import harness
+import stock_dali
 import torch
 from harness import Contender, Placement
-from loaders import Batch, LoaderTurns, Step, take_step
-from nvidia.dali import fn, types
-from nvidia.dali.auto_aug.rand_augment import rand_augment as dali_rand_augment
-from nvidia.dali.pipeline import pipeline_def
-from nvidia.dali.plugin.pytorch import DALIGenericIterator
-from sources import MEAN, STD, listed
+from loaders import Batch, LoaderTurns, Loading, Step, take_step
+from nvidia.dali.plugin.pytorch import DALIClassificationIterator
 
 from dalirefurb import FileList, MemoryStore, Refurbish, rand_augment
 from dalirefurb.augment.stage import Device
 from dalirefurb.store import DeviceStore
 
-_LAYERS, _MAGNITUDE = 2, 9
-_PREFETCHED = 2
+_LAYERS = 2
 
 
 @dataclass(frozen=True)
@@ -84,7 +79,7 @@ class Feed:
             stack,
             self.name,
             source,
-            rand_augment(size, layers=_LAYERS, magnitude=_MAGNITUDE, mean=MEAN, std=STD),
+            rand_augment(size, layers=_LAYERS),
             Refurbish(len(source), batch_size=batch_size, reuse_factor=self.reuse_factor, drop_last=True),
             take,
             make_store=DeviceStore if self.partial_device == "gpu" else MemoryStore,
@@ -106,50 +101,19 @@ class StockFeed:
     @contextmanager
     def turn(self) -> Iterator[Contender]:
         """Make the pipeline, run it, and let it go."""
-        with warnings.catch_warnings(record=True):  # DALI's auto_aug uses names that DALI deprecates.
-            pipeline = pipeline_def(enable_conditionals=True)(_photographs)(
-                self._source,
-                self._size,
-                device=self._feed.final_device,
-                hardware=self._feed.hardware,
-                batch_size=self._batch_size,
-                num_threads=harness.cores(),
-                device_id=torch.cuda.current_device() if torch.cuda.is_available() else None,
-                prefetch_queue_depth=_PREFETCHED,
-            )
-            iterator = DALIGenericIterator([pipeline], ["data", "label"], auto_reset=True)
+        sizes = Loading(size=self._size, batch_size=self._batch_size, layers=_LAYERS, epoch_batches=1, rounds=1)
+        placement, device = Placement(1, harness.cores()), self._feed.final_device
+        pipeline = stock_dali.pipeline(sizes, self._source, placement, device=device, hardware=self._feed.hardware)
+        iterator = DALIClassificationIterator(pipeline, size=-1, auto_reset=True)
         served: list[Batch] = []
         batches, step = self._batches(iterator, served), partial(take_step, self._take, served)
-        yield Contender(self.name, Placement(1, harness.cores()), _PREFETCHED, batches, step=step)
+        yield Contender(self.name, placement, stock_dali.QUEUE + 1, batches, step=step)
         batches.close()
 
     def _batches(self, iterator: Any, served: list[Batch]) -> Generator[int, None, None]:
-        while True:
-            for (batch,) in iterator:
-                served[:] = [(batch["data"], batch["label"].squeeze(-1).long())]
-                yield len(batch["label"])
-
-
-def _augmented(images: Any, size: int) -> Any:
-    """Flip, do RandAugment as torchvision interpolates it, normalise."""
-    images = fn.flip(images, horizontal=fn.random.coin_flip())
-    images = dali_rand_augment(
-        images, n=_LAYERS, m=_MAGNITUDE, shape=(size, size), interp_type=types.INTERP_NN, monotonic_mag=False
-    )
-    mean, std = ([255 * share for share in shares] for shares in (MEAN, STD))
-    return fn.crop_mirror_normalize(images, dtype=types.FLOAT, output_layout="CHW", mean=mean, std=std)
-
-
-def _photographs(source: FileList, size: int, *, device: Device, hardware: bool) -> tuple[Any, Any]:
-    files, labels = listed(source)
-    encoded, labels = fn.readers.file(files=files, labels=labels, random_shuffle=True, name="reader")
-    decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu"}
-    if not hardware:
-        decoder["hw_decoder_load"] = 0.0
-    images = fn.decoders.image_random_crop(
-        encoded, **decoder, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
-    )
-    return _augmented(fn.resize(images, size=[size, size]), size), labels
+        for (batch,) in iterator:
+            served[:] = [(batch["data"], batch["label"].squeeze(-1).long())]
+            yield len(batch["label"])
 
 
 _PLACEMENTS: tuple[tuple[Device, Device], ...] = (("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu"))

@@ -11,17 +11,19 @@ library's kernels that do the same. So does a plain copy of as many bytes as a r
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import harness
 import numpy as np
+import workers
 from claims import Spread, claim_table, say, table_of
 from experiment import Experiment, Options
 from kernel_own_loops import own_loops
-from kernel_rival import Torchvision, torchvision
-from kernel_subjects import Subject, copy_turn, dali_runner, decoded, kernel_runner, subjects, turn
+from kernel_subjects import Images, Subject, copy_turn, dali_runner, decoded, kernel_runner, subjects, turn
 
 from dalirefurb import ImageFolder, Output, Recipe
 from dalirefurb.dali import PipelineRunner
@@ -46,6 +48,32 @@ class Config:
     rounds: int = 9
     batches: int = 4
     threads: int = field(default_factory=harness.cores)
+
+
+class Torchvision:
+    """What does the same by torchvision, see `competitors/torchvision_operations.py`.
+
+    Args:
+        python: Of the competitors' environment.
+        photographs: Images that enter what crops.
+        images: Images that enter all else.
+
+    Attributes:
+        names: Of what it can do.
+    """
+
+    def __init__(self, python: Path, photographs: Images, images: Images) -> None:
+        with TemporaryDirectory() as folder:
+            paths = [Path(folder) / f"{name}.npz" for name in ("photographs", "images")]
+            for path, given in zip(paths, (photographs, images), strict=True):
+                np.savez(path, *given)
+            self._process = workers.Asked(python, "torchvision_operations.py", *paths)
+            self.names: list[str] = json.loads(self._process.answer() or "[]")
+        self.close = self._process.close
+
+    def turn(self, name: str, batches: int) -> float:
+        """Return the microseconds of an image."""
+        return float(self._process.answer(f"{name}\t{batches}"))
 
 
 def compare(subject: Subject, config: Config, rival: Torchvision | None) -> dict[str, Any]:
@@ -85,7 +113,11 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
     photographs = decoded(ImageFolder(options.data), config.batch_size)
     compared = list(subjects(photographs, config.size))
     images = next(each.images for each in compared if each.name == "output")
-    rival = torchvision(options.python, photographs, images)
+    rival = None
+    if options.competitors.exists():
+        rival = Torchvision(options.competitors, photographs, images)
+    else:
+        say("torchvision is left out: python benchmarks/competitors/build.py makes its environment")
     results = [compare(subject, config, rival) for subject in compared]
     if rival is not None:
         rival.close()
@@ -118,7 +150,7 @@ EXPERIMENT = Experiment(
     measure,
     Config(),
     quick=Config(batch_size=4, size=32, rounds=2, batches=1),
-    options={"--python": {"type": Path, "help": "of an environment with torchvision, in place of the competitors'"}},
+    options=workers.OPTION,
 )
 
 if __name__ == "__main__":

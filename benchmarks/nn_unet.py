@@ -21,7 +21,6 @@ maps the window that was cut out, and fills corners. nnU-Net itself takes cubic 
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -34,7 +33,6 @@ from typing import Any
 import numpy as np
 import workers
 from claims import Claim, Spread, claim_table, say, table
-from competitors import build
 from experiment import Experiment, Options
 
 from dalirefurb import Loader, MemoryStore, Prefetch, Recipe, Refurbish, Volumes
@@ -77,21 +75,17 @@ def measure(config: Config, options: Options) -> dict[str, Any]:
         folder = stack.enter_context(TemporaryDirectory())
         standard, reused = (stack.enter_context(ours(image, mask, config, reuse)) for reuse in (1, REUSE))
         turns = {OURS: cpu_of(standard), REUSED: cpu_of(reused)}
-        monai = None
         if options.competitors.exists():
             path = Path(folder) / "volume.npz"
             np.savez(path, image=image, mask=mask)
-            script = Path(build.__file__).with_name("nn_unet.py")
-            command = [str(options.competitors), str(script), str(path), str(config.size)]
-            monai = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            turns[MONAI] = asked(monai)
+            monai = workers.Asked(options.competitors, "nn_unet.py", path, config.size)
+            stack.callback(monai.close)
+            turns[MONAI] = lambda windows: float(monai.answer(str(windows)))
         for turn in turns.values():
             turn(2 * config.volumes)  # What is compiled, and the store, are there then.
         for number in range(config.rounds):
             for name, turn in list(turns.items())[:: 1 if number % 2 == 0 else -1]:
                 seconds.setdefault(name, []).append(turn(config.windows) / config.windows)
-        if monai is not None:
-            monai.communicate()
     claims = [Claim.ratio(f"{OURS} / {REUSED}", seconds[OURS], seconds[REUSED], bound=REUSE)]
     if MONAI in seconds:
         claims += [
@@ -126,19 +120,6 @@ def cpu_of(loader: Loader) -> Callable[[int], float]:
         if not wait_until_idle(_IDLE_LIMIT_S):
             raise RuntimeError(f"a loader must come to rest after its turn, but worked on for {_IDLE_LIMIT_S:.0f} s")
         return time.process_time() - began
-
-    return turn
-
-
-def asked(process: subprocess.Popen[str]) -> Callable[[int], float]:
-    """Return what has another process make so many windows, and tells its CPU time."""
-
-    def turn(windows: int) -> float:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(f"{windows}\n")
-        process.stdin.flush()
-        return float(process.stdout.readline())
 
     return turn
 

@@ -10,16 +10,15 @@ import json
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 from competitors.gpu_rows import GPU_ROWS, PREFETCHED, Samples
+from competitors.serving import answers, version
 from training_steps import HEADSPACE, Model, Timer
 
 _NAMED = ("torch", "torchvision", "kornia", "Pillow")
@@ -55,16 +54,14 @@ class Job:
 
 
 def main() -> None:
-    """Answer on what was standard output; what libraries print goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    warnings.simplefilter("ignore")
+    """Answer what is asked."""
+    told = answers()
     if sys.argv[1] == "--list":
         rows = {name: row.missing() for name, row in GPU_ROWS.items()}
-        answers.write(json.dumps({"missing": rows, "versions": {name: _version(name) for name in _NAMED}}) + "\n")
+        told.write(json.dumps({"missing": rows, "versions": {name: version(name) for name in _NAMED}}) + "\n")
     else:
-        answers.write(json.dumps(measured(Job(**json.loads(Path(sys.argv[1]).read_text())))) + "\n")
-    answers.flush()
+        told.write(json.dumps(measured(Job(**json.loads(Path(sys.argv[1]).read_text())))) + "\n")
+    told.flush()
     # Worker processes and threads of the libraries end with this one; asked to end, some take seconds.
     os._exit(0)
 
@@ -133,13 +130,6 @@ def _of_a_row(job: Job, take: Callable[..., None], augmenting: Timer) -> Generat
 def _finish(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 if __name__ == "__main__":

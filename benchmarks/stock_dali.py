@@ -12,6 +12,7 @@ from collections.abc import Generator
 from typing import Any
 
 import harness
+import torch
 from harness import Contender, Placement
 from loaders import Loading
 from nvidia.dali import fn, types
@@ -21,19 +22,20 @@ from nvidia.dali.plugin.pytorch import DALIClassificationIterator
 from sources import listed
 
 from dalirefurb import FileList
+from dalirefurb.augment.stage import Device
 
 NEAREST = "stock DALI, nearest"
 DEFAULT = "stock DALI, default"
 DYNAMIC = "stock DALI, dynamic mode, crop and flip"
 
-_CROP = {"random_area": [0.08, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3], "device": "cpu"}
+_CROP = {"random_area": [0.08, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3]}
 _NORMALISED = {
     "dtype": types.DALIDataType.FLOAT,
     "output_layout": "CHW",
     "mean": [255 * value for value in (0.485, 0.456, 0.406)],
     "std": [255 * value for value in (0.229, 0.224, 0.225)],
 }
-_QUEUE = 2
+QUEUE = 2
 
 
 def placements() -> list[Placement]:
@@ -45,11 +47,14 @@ def stock(config: Loading, source: FileList, placement: Placement, *, nearest: b
     """Make pipelines that share out the files and are asked in turn; with no layers the last operator flips, too."""
     iterators = [
         DALIClassificationIterator(
-            _pipeline(config, source, placement, nearest, shard), size=-1, last_batch_padded=True, auto_reset=True
+            pipeline(config, source, placement, nearest=nearest, shard=shard),
+            size=-1,
+            last_batch_padded=True,
+            auto_reset=True,
         )
         for shard in range(placement.replicas)
     ]
-    made_ahead = placement.replicas * (_QUEUE + 1)
+    made_ahead = placement.replicas * (QUEUE + 1)
     name = NEAREST if nearest else DEFAULT
     return Contender(name, placement, made_ahead, _batches(iterators), placement.replicas)
 
@@ -67,7 +72,7 @@ def _dynamic_batches(config: Loading, source: FileList) -> Generator[int, None, 
     reader = ndd.readers.File(files=files, labels=labels, random_shuffle=True)
     while True:
         for encoded, label in reader.next_epoch(batch_size=config.batch_size):
-            images = ndd.decoders.image_random_crop(encoded, **_CROP)
+            images = ndd.decoders.image_random_crop(encoded, **_CROP, device="cpu")
             images = ndd.resize(images, resize_x=config.size, resize_y=config.size, antialias=True)
             mirror = ndd.random.coin_flip(batch_size=config.batch_size)
             images = ndd.crop_mirror_normalize(images, mirror=mirror, **_NORMALISED)
@@ -82,15 +87,28 @@ def _batches(iterators: list[Any]) -> Generator[int, None, None]:
             yield len(batch["data"])
 
 
-def _pipeline(config: Loading, source: FileList, placement: Placement, nearest: bool, shard: int) -> Pipeline:
+def pipeline(
+    config: Loading,
+    source: FileList,
+    placement: Placement,
+    *,
+    nearest: bool = True,
+    shard: int = 0,
+    device: Device = "cpu",
+    hardware: bool = True,
+) -> Pipeline:
+    """Make one pipeline, which does on a GPU all but reading, where `hardware` says whether its JPEG engine helps."""
     files, labels = listed(source)
+    decoder: dict[str, Any] = {"device": "mixed" if device == "gpu" else "cpu"}
+    if not hardware:
+        decoder["hw_decoder_load"] = 0.0
 
     @pipeline_def(enable_conditionals=True)
     def graph() -> Any:
         encoded, label = fn.readers.file(
             files=files, labels=labels, random_shuffle=True, shard_id=shard, num_shards=placement.replicas
         )
-        images = fn.decoders.image_random_crop(encoded, **_CROP)
+        images = fn.decoders.image_random_crop(encoded, **_CROP, **decoder)
         images = fn.resize(images, resize_x=config.size, resize_y=config.size, antialias=True)
         mirror = fn.random.coin_flip()
         if not config.layers:
@@ -105,7 +123,7 @@ def _pipeline(config: Loading, source: FileList, placement: Placement, nearest: 
         return graph(
             batch_size=config.batch_size,
             num_threads=placement.threads,
-            device_id=None,
+            device_id=torch.cuda.current_device() if device == "gpu" else None,
             seed=shard + 1,
-            prefetch_queue_depth=_QUEUE,
+            prefetch_queue_depth=QUEUE,
         )

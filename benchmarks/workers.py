@@ -196,6 +196,34 @@ class WorkerTurns:
         return answer
 
 
+class Asked:
+    """A script of the competitors' that answers each line with one.
+
+    Args:
+        python: Of their environment.
+        script: Its name below `competitors`.
+        arguments: Of the script.
+    """
+
+    def __init__(self, python: Path, script: str, *arguments: object) -> None:
+        command = [str(each) for each in (python, WORKER.with_name(script), *arguments)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=_environment())
+
+    def answer(self, line: str | None = None) -> str:
+        """Return what it says to a line, or unasked."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        if line is not None:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        return self._process.stdout.readline()
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
 def result(
     there: Available,
     ending: str,

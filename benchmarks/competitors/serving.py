@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Generator
+from importlib import metadata
 from typing import TextIO
 
 
@@ -20,6 +21,14 @@ def answers() -> TextIO:
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
     return told
+
+
+def version(distribution: str) -> str | None:
+    """Return the version of an installed package, None if it is not there."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def serve(sizes: Generator[int, None, None]) -> None:

@@ -9,16 +9,15 @@ python torchvision_operations.py PHOTOGRAPHS IMAGES     two `.npz` files with im
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from torchvision_v2 import MEAN, STD, InterpolationMode, v2
+from competitors.serving import answers
+from competitors.torchvision_v2 import MEAN, STD, InterpolationMode, v2
 
 made_by = v2.functional
 
@@ -81,17 +80,15 @@ def of_images(size: int) -> dict[str, Apply]:
 
 
 def main() -> None:
-    """Answer on what was standard output; what libraries print goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    warnings.simplefilter("ignore")
+    """Answer what is asked."""
+    told = answers()
     torch.set_num_threads(1)
     photographs = as_decoded(Path(sys.argv[1]))
     images = [image.contiguous() for image in as_decoded(Path(sys.argv[2]))]  # what most operations are faster with
     size = images[0].shape[-1]
     asked = {name: (apply, photographs) for name, apply in of_photographs(size).items()}
     asked |= {name: (apply, images) for name, apply in of_images(size).items()}
-    answers.write(json.dumps(list(asked)) + "\n")
+    told.write(json.dumps(list(asked)) + "\n")
     for line in sys.stdin:
         name, _, times = line.rstrip("\n").partition("\t")
         apply, given = asked[name]
@@ -99,7 +96,7 @@ def main() -> None:
         for _ in range(int(times)):
             for image in given:
                 apply(image)
-        answers.write(f"{(time.process_time() - began) / int(times) / len(given) * 1e6}\n")
+        told.write(f"{(time.process_time() - began) / int(times) / len(given) * 1e6}\n")
 
 
 def as_decoded(path: Path) -> list[torch.Tensor]:

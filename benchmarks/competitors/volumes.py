@@ -26,9 +26,9 @@ class VolumesRow(DataLoaderRow):
         return [{"workers": workers, "prefetch_factor": 2} for workers in (cores, 2 * cores)]
 
     def batches(self, job: Job) -> Iterator[Any]:
-        """Serve an epoch without end."""
+        """Cache what is cached, then serve an epoch without end."""
         sampler = shuffled(len(job.files))
-        loader = _loader(self._samples(job), job, sampler=sampler, persistent_workers=True)
+        loader = _loader(self._samples(job), job, sampler=sampler, persistent_workers=job.setting["workers"] > 0)
         return (batch["image"] for batch in loader)
 
     def _samples(self, job: Job) -> Any:
@@ -63,12 +63,6 @@ class CachedVolumesRow(VolumesRow):
     def rotation(self, setting: Setting) -> int:
         """Every worker makes a whole batch, in turn."""
         return max(1, setting["workers"])
-
-    def batches(self, job: Job) -> Iterator[Any]:
-        """Cache all volumes, then serve an epoch without end."""
-        sampler = shuffled(len(job.files))
-        loader = _loader(self._samples(job), job, sampler=sampler, persistent_workers=job.setting["workers"] > 0)
-        return (batch["image"] for batch in loader)
 
     def _samples(self, job: Job) -> Any:
         from monai.data import CacheDataset

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Generator
-from importlib import metadata
 
 from competitors import data_loaders, formats, masks, mosaics, objects, volumes
 from competitors.rows import Job, Row
-from competitors.serving import answers, serve
+from competitors.serving import answers, serve, version
 
 ROWS: dict[str, Row] = data_loaders.ROWS | formats.ROWS | masks.ROWS | mosaics.ROWS | objects.ROWS | volumes.ROWS
 
@@ -67,14 +66,7 @@ def available(cores: int) -> dict[str, object]:
             "facts": {"resumes": row.resumes, "kept": row.kept},
             "rotation": [row.rotation(setting) for setting in settings],
         }
-    return {"rows": rows, "versions": {name: _version(name) for name in _NAMED}}
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    return {"rows": rows, "versions": {name: version(name) for name in _NAMED}}
 
 
 if __name__ == "__main__":

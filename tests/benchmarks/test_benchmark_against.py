@@ -215,7 +215,7 @@ def test_stock_dali_serves_whole_batches_from_every_replica(folder, layers, repl
 def test_where_there_is_no_rand_augment_stock_dali_flips_while_it_normalises(folder, layers):
     """As its documentation does: an operator less."""
     sizes = Loading(size=32, batch_size=4, layers=layers, epoch_batches=1, rounds=1)
-    pipeline = stock_dali._pipeline(sizes, ImageFolder(folder), harness.Placement(1, 1), True, 0)
+    pipeline = stock_dali.pipeline(sizes, ImageFolder(folder), harness.Placement(1, 1))
     assert (b"__Flip" in pipeline.serialize()) == (layers > 0)
 
 

@@ -364,20 +364,6 @@ def test_planning_asks_for_batches_on_end_for_any_and_for_the_first_of_epochs():
 
 
 @pytest.mark.usefixtures("clock")
-def test_batches_made_ahead_are_never_timed():
-    def batches():
-        for _ in range(5):
-            yield 1
-        while True:
-            time.sleep(0.01)
-            yield 1
-
-    (taken,) = harness.interleave([contender(batches(), made_ahead=5)], rounds=1, timed_batches=4)
-    assert min(taken.batch_s) >= 0.01
-    assert taken.images == 4
-
-
-@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(("batches", "seconds"), [(5, 0.0), (2, 0.05)])
 def test_a_slice_has_the_batches_and_the_seconds_that_are_asked_for(batches, seconds):
     def forever():

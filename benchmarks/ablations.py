@@ -8,7 +8,6 @@ Claims, on any machine, at batches of 256:
     the 99th over the 50th percentile of time per batch is at most 1.15 times standard's;
     with reference counts it is at least 1.5 times as large. With a plain shuffle batches differ in misses, which shows
     in their time by less than the threads of the loader get in each other's way, so nothing is promised of that.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 5 rounds (`--rounds`), each a slice of every contender in turn, 3 epochs of 24 batches timed in each, so that every
 slice holds each epoch of the cycle once.
 
@@ -17,7 +16,6 @@ fixed work that takes as long as a batch of standard's and one of refurbish's: i
 clock, neighbours and scheduler.
 
     python benchmarks/ablations.py                        about 8 minutes on 2 cores
-    python benchmarks/ablations.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

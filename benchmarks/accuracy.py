@@ -30,7 +30,6 @@ are done, loading alone is timed, cases taking turns.
 
     python benchmarks/accuracy.py                          nine minutes of it; call it until nothing is left
     python benchmarks/accuracy.py --reduced --minutes 60   about an hour and a half on 2 cores
-    python benchmarks/accuracy.py --quick --out q.json     seconds; its figures mean nothing
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ Claims, on 2 cores:
     the better of PyTorch's DataLoaders;
     refurbished at reuse factor 3, in the paper's order, at least 4, 6 and 5 times these; more with the crop last.
 Bound: a reuse factor of n brings at most n times standard.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 5 rounds (`--rounds`), each a slice of every contender in turn, an epoch of 8 batches of 256 timed in each.
 
 Like for like: the same files from the page cache; decode, random resized crop of 0.08 .. 1 of the area with
@@ -26,7 +25,6 @@ decoded image, so its choice where half of them fit is a row of ours.
 
     python benchmarks/competitors/build.py              once, minutes
     python benchmarks/against.py                        about 75 minutes on 2 cores, with 20 GB
-    python benchmarks/against.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ images, with `--wrong 0.2` a fifth of the images have the label of another class
     python benchmarks/autoassist.py                        about ten minutes on 2 cores
     python benchmarks/autoassist.py --rare 0.1 --out benchmarks/results/autoassist_imbalanced.json    likewise
     python benchmarks/autoassist.py --wrong 0.2 --out benchmarks/results/autoassist_noisy.json
-    python benchmarks/autoassist.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

@@ -6,11 +6,9 @@
 Claims, on any machine, at each reuse factor: the CPU time of loading for 4 attached trainings is at most 1.1 times that
 for 1. It is that of all processes: what makes the batches, and what takes them, which looks at a number of each image.
 Bound: none is known; it would be 1 if taking a batch cost nothing.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 5 rounds (`--rounds`), each a turn of every contender at every reuse factor: 2 epochs, beside the first of each.
 
     python benchmarks/broadcast.py                        about 8 minutes on 2 cores
-    python benchmarks/broadcast.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 Each start is a process of its own. Cold: in an empty folder of kernels; warm: in the folder that the start before left.
 
     python benchmarks/cold_start.py                        two minutes on 2 quiet cores
-    python benchmarks/cold_start.py --quick --out q.json   one of each; its figures mean nothing
 """
 
 from __future__ import annotations

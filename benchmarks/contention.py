@@ -6,13 +6,11 @@ themselves (`while True: pass`): what a second training in the same terminal, co
 Claims, on any machine, beside each number of processes: standard and reuse factor 3 keep at least 0.95 of the share of
 their own speed that stock DALI keeps of its.
 Bound: beside others nobody is faster than alone.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 5 rounds (`--rounds`), each a turn of every loader; shares are of one turn.
 
 The consumer does nothing. Stock DALI interpolates as ours does, to the nearest pixel, at its best number of pipelines.
 
     python benchmarks/contention.py                        about 10 minutes on 2 cores
-    python benchmarks/contention.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

@@ -15,12 +15,10 @@ Where nothing is reused a late split serves the same images with fewer operators
 
 Claims, on any machine: a pipeline, late or not, is at least 0.95 times as fast as a loader whose operators are DALI's,
 too; with a stage of one's own a loader keeps at least 0.8 of its speed by standard.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 Bound: a loader with a further stage is no faster than the one without.
 n: 5 rounds (`--rounds`), each a slice of every contender in turn, at least 2,048 images timed in each.
 
     python benchmarks/dali_pipelines.py                        about 15 minutes on 2 cores
-    python benchmarks/dali_pipelines.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

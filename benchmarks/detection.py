@@ -7,7 +7,6 @@
 
 Claims, on 2 cores: reuse factor 3 is at least 3 times the DataLoader.
 Bound: a reuse factor of n brings at most n times standard.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 5 rounds (`--rounds`), each a slice of every contender in turn, two epochs of 16 batches of 32 timed in each.
 
 Like for like: scale jitter of 0.1 .. 2 with anti-aliasing, crop or fill to 640 x 640, flip, float32 of 0..1; boxes,
@@ -17,7 +16,6 @@ each photograph, of 20 to 60 vertices. The consumer does nothing.
 
     python benchmarks/competitors/build.py                 once, minutes
     python benchmarks/detection.py                         about 10 minutes on 2 cores
-    python benchmarks/detection.py --quick --out q.json    seconds; its figures mean nothing
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Claim, on any machine: where reading waits and does not compute, an echoing factor of R = t_up / t_down reaches at least
 0.9 R times the throughput of none, by example echoing before augmentation and by batch echoing.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 3 rounds (`--rounds`), each a slice of every contender in turn. R is measured before them, and is the echoing factor;
 how far it drifts from round to round is reported.
 
@@ -16,7 +15,6 @@ RandAugment are drawn anew in each repeat. Two sources:
               min(e / t_up, 1 / (c_up / e + t_down)) images/s; compared with it, and not claimed
 
     python benchmarks/echo_slow_source.py                        about five minutes on 2 cores
-    python benchmarks/echo_slow_source.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

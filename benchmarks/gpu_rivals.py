@@ -12,7 +12,6 @@ and the next call goes on. With `--device cpu` the same code runs without a GPU,
 
     python benchmarks/competitors/build.py                              once, minutes
     python benchmarks/gpu_rivals.py                                     eight minutes of it; until nothing is left
-    python benchmarks/gpu_rivals.py --quick --device cpu --out q.json   a minute; its figures mean nothing
 """
 
 from __future__ import annotations

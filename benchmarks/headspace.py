@@ -8,13 +8,11 @@
 Claim, on any machine: where a step takes 1.5 times as long as standard takes for a batch, refurbishing reaches at least
 0.98 of standard's images/s.
 Bounds: nothing that trains is faster than the same loader that loads alone, or than steps from memory.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 5 rounds (`--rounds`), each a slice of every contender in turn, 12 batches of 128 timed in each.
 
 Lengths of steps are told in standard's time for a batch on all cores, measured before the rounds.
 
     python benchmarks/headspace.py                        about 12 minutes on 2 cores
-    python benchmarks/headspace.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

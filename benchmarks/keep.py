@@ -10,7 +10,6 @@
 Claims, on any machine: standard on a warm keep in memory is at least 2.2 times standard without one where files are of
 4:2:0, and 3 times where they are of 4:4:4; on disk at least 0.9 of that; reuse on a keep is at least 1.3 times the keep
 alone, and 0.9 times what its costs allow.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 Bound: none is known of what a keep saves; reuse factor 3 is at most 3 times what it is put on. By costs, a hit on a
 keep takes the time h of "every image a hit", and a miss costs what the keep takes more, k - h: an image takes
 h + (k - h) / 3.
@@ -20,7 +19,6 @@ Files are photographs as they are, and as this script encodes them anew, in both
 before.
 
     python benchmarks/keep.py                        about 14 minutes on 2 cores
-    python benchmarks/keep.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

@@ -5,14 +5,12 @@
 
 Claims, on any machine, of JPEGs of 4:2:0: planes are served at 0.85 of the speed of RGB at least, with RandAugment and
 without, and have at most 0.52 of its bytes.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 Bound: none is known: half the bytes come from memory, but RGB is made of them.
 n: 9 rounds (`--rounds`), each a slice of every contender in turn, at least 4,096 images timed in each.
 
 Files are photographs that are encoded anew as 4:2:0, with quality 90. Keeps lie in memory, and are filled before.
 
     python benchmarks/keep_planes.py                        about 5 minutes on 2 cores
-    python benchmarks/keep_planes.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

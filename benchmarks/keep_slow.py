@@ -7,7 +7,6 @@ Claims, on any machine where storage is slower than the processor: the first epo
 0.95 times as fast as one without a keep; each later epoch fetches at most 0.51 of the bytes.
 Bound: a later epoch takes no less than what it fetches does, so it is at most twice as fast; what was fetched ahead in
 the epoch before is not waited for, so the figure of one epoch can lie a little above.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 5 rounds (`--rounds`), each an epoch without a keep and three with one, in turns.
 
 Two sources, both of which give a sample every 20 ms, however many threads ask:
@@ -19,7 +18,6 @@ Bytes are counted where they are fetched: what the line lets through, or what th
 so what is fetched of a sample for the n-th time counts as of epoch n.
 
     python benchmarks/keep_slow.py                        about 6 minutes
-    python benchmarks/keep_slow.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ at a time, of one thread, with parameters of its own. A user's own loops over pi
 library's kernels that do the same. So does a plain copy of as many bytes as a result has, which is below all of them.
 
     python benchmarks/kernels.py                        five minutes on 2 cores
-    python benchmarks/kernels.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

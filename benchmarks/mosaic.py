@@ -9,7 +9,6 @@
 Claims, on 2 cores: standard is at least 1.8 times standard, unshared, and 3 times the DataLoader; reuse factor 3 is at
 least 2.2 times standard, unshared: of all that is saved, by sharing and by reuse.
 Bound: sharing brings at most 4 times as much, a reuse factor of n at most n times.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 5 rounds (`--rounds`), each a slice of every contender in turn, two epochs of 16 batches of 32 timed in each.
 
 What is unshared is served in step with a second loader, of the same plan, recipe and threads up to the mosaic: for each
@@ -24,7 +23,6 @@ consumer does nothing.
 
     python benchmarks/competitors/build.py              once, minutes
     python benchmarks/mosaic.py                         about 15 minutes on 2 cores
-    python benchmarks/mosaic.py --quick --out q.json    seconds; its figures mean nothing
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@
 
 Claims: MONAI's CPU time a window is at least 2 times that of nothing reused.
 Bound: a reuse factor of n takes at least an n-th of the time.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 5 rounds (`--rounds`), each of 48 windows (`--windows`) of each contender in turn, of different random numbers.
 
 Like for like: float32, one volume in memory, windows of 128 a side, values linear between voxels, one thread, no
@@ -16,7 +15,6 @@ maps the window that was cut out, and fills corners. nnU-Net itself takes cubic 
 
     python benchmarks/competitors/build.py               once, minutes
     python benchmarks/nn_unet.py                         about 3 minutes on 2 cores
-    python benchmarks/nn_unet.py --quick --out q.json    seconds; its figures mean nothing
 """
 
 from __future__ import annotations

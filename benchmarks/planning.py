@@ -12,7 +12,6 @@ n: 5 rounds, in each the median of 30 batches, and of 20 chunks drawn; p99 and p
 Neither touches data, DALI or torch. The memory is the rise of the process's own peak (VmHWM), in a fresh process.
 
     python benchmarks/planning.py                        three minutes
-    python benchmarks/planning.py --quick --out p.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ allow.
 Bound: a reuse factor of n brings at most n times standard. By costs, a hit takes the time h of "every image a hit", and
 a miss costs what standard takes more, s - h: an image takes h + (s - h) / n. That is no bound: what hits wait for is
 memory, and misses keep the cores busy meanwhile.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 5 rounds (`--rounds`), each a slice of every contender in turn, six epochs of 8 batches of 64 timed in each:
 in the first ones loaders take memory that they write to again later.
 
@@ -27,7 +26,6 @@ Masks are made of the photographs: 21 classes in areas of some size, in PNGs wit
 
     python benchmarks/competitors/build.py                    once, minutes
     python benchmarks/segmentation.py                         about 17 minutes on 2 cores
-    python benchmarks/segmentation.py --quick --out q.json    seconds; its figures mean nothing
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What does reuse bring where images are small arrays in memory? CIFAR-10, against our own standard.
 
 Aim, not reached on the machine of results/: at reuse factors 2 and 3 at least as fast as standard, for each policy.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 Bound: the amortised one; and a reuse factor of n brings at most n times standard.
 n: 7 rounds (`--rounds`), each a slice of every loader in turn, at least 400 batches and 1 s timed in each.
 
@@ -12,7 +11,6 @@ threads that were fastest in a calibration, and of standard and of a loader of w
 does nothing (headspace).
 
     python benchmarks/small_images.py                        eight minutes on 2 cores
-    python benchmarks/small_images.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

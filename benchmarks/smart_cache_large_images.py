@@ -1,7 +1,6 @@
 """What does SmartCache save where images are large and reading is slow? Steps per second, against no cache at all.
 
 Claim, on any machine: with a tenth of the window replaced after each round, at least 3 times the steps per second.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 Bound: what it computes an image is a tenth, so it is at most 10 times as fast.
 n: 5 rounds (`--rounds`), each a slice of both contenders in turn, of whole rounds of the window.
 
@@ -10,7 +9,6 @@ that gives one every so many milliseconds. The recipe begins with what is determ
 centre; a random crop and a flip follow. The window is half of the data, and it is full before the clock runs.
 
     python benchmarks/smart_cache_large_images.py                        about 4 minutes on 2 cores
-    python benchmarks/smart_cache_large_images.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

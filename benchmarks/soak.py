@@ -14,7 +14,6 @@ blocks from 32 KB on. DALI's pools are asked to give back likewise. How many ima
 they are, still varies from epoch to epoch, hence medians.
 
     python benchmarks/soak.py                        about ten minutes on 2 cores
-    python benchmarks/soak.py --quick --out s.json   seconds; its figures mean nothing
     python benchmarks/plot.py --results results/soak.json
 """
 

@@ -1,14 +1,12 @@
 """Where should a recipe split? Images/s and kept diversity at every place, as figure 12 of Revamper sweeps it.
 
 Claim, on any machine: none; the preset's own split is marked, and each is compared with standard of the same round.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 3 rounds (`--rounds`), each a slice of every split in turn, 12 batches of 256 timed in each.
 
 The later the split, the more is cached and the less is drawn anew: with everything in the partial part an image is
 served again as it was. The consumer does nothing.
 
     python benchmarks/splits.py                        about five minutes on 2 cores
-    python benchmarks/splits.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

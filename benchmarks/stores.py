@@ -9,7 +9,6 @@ Claims, on any machine with a disk:
     that is; the rest is for noise): a DiskStore, or a MemoryStore if memory has room for all;
     its memory serves at least 0.98 of the hits that so many slots can serve, also from the second epoch on after a
     restart that begins with what is on the disk.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 5 rounds (`--rounds`), each a slice of every contender in turn; figures are medians of per-round ratios.
 
     warm         every sample a hit, files in the page cache
@@ -25,7 +24,6 @@ stores are given shares of the slots in memory, the rest is on the disk; "the mo
 slots can serve. Those hits are counted again for several planners, on single pixels, at first and after a restart.
 
     python benchmarks/stores.py                        about 12 minutes on 2 cores, 12 GB of disk and of memory
-    python benchmarks/stores.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

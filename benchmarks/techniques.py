@@ -2,7 +2,6 @@
 
 Claim, on any machine: every technique reaches at least 0.90 of its bound.
 Bound: its own; and what computes a share k of its partial images is at most 1 / k times as fast as standard.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 5 rounds (`--rounds`), each a slice of every contender in turn, at least 4,096 images timed in each.
 
 The bound is k * c_P + c_F seconds an image, where k is how many partial images the plan computes for each image that is
@@ -13,7 +12,6 @@ calibration, and of loaders that do all of it, or the final part alone. Loaders 
 The consumer does nothing (headspace), and losses for the Assistant are drawn.
 
     python benchmarks/techniques.py                        about 15 minutes on 2 cores
-    python benchmarks/techniques.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ Claims, on any machine:
     with every sample a hit at least 0.95 of the final part alone, likewise;
     at reuse factor 3 at least 2.0 times our own standard in the paper's order, 2.3 times with the crop last.
 Bound: the amortised one; and a reuse factor of n brings at most n times standard.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 5 rounds (`--rounds`), each a slice of every contender in turn, at least 4,096 images and 2 s timed in each.
 
 The amortised bound is c_P / reuse factor + c_F seconds an image, where c_P is the cost of reading, decoding and the
@@ -18,7 +17,6 @@ cores are moved; so the final part alone comes right after the loader that does 
 per-round ratios, with quartiles.
 
     python benchmarks/throughput.py                        about 30 minutes on 2 cores
-    python benchmarks/throughput.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

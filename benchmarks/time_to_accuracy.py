@@ -21,7 +21,6 @@ does once (to load libraries and compiled kernels) is done before the clock star
     frozen                  partial images for ever
 
     python benchmarks/time_to_accuracy.py                        about half an hour on 2 cores
-    python benchmarks/time_to_accuracy.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ Claims, on any machine: predicted and achieved images/s differ by at most 5 % in
 percentile; the best configuration achieves at most 1.05 times what the recommended one does. A virtual machine changes
 its speed while this runs: so standard takes a turn beside each configuration, and what is predicted for a machine of
 the speed that this turn had is compared, too, which asks how much faster than standard a configuration is.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: the median of `turns` turns of each configuration, of at least `timed_s` seconds after its first epoch: one of
 photographs, three of CIFAR-10, whose batches take a third of a millisecond; what tune measures is of 3 rounds.
 
@@ -13,7 +12,6 @@ photographs, three of CIFAR-10, whose batches take a third of a millisecond; wha
 arrays. First `tune` measures, then every configuration is run, in an order that is drawn.
 
     python benchmarks/tune.py                        about 15 minutes on 2 cores
-    python benchmarks/tune.py --quick --out q.json   a minute; its figures mean nothing
 """
 
 from __future__ import annotations

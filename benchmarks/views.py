@@ -13,13 +13,11 @@ one view decodes the window that it shows alone, where views decode the whole im
 turn are at least 0.9 times two loaders of reuse factor 2, which compute as much. On a keep a core makes at least 1,000
 pairs/s.
 Bound: none is known, since loaders that work side by side are in each other's way.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 3 rounds (`--rounds`), each a slice of every contender in turn, of 8 batches and 3 seconds at least. Figures are
 samples/s, each of all views; of the keep pairs in a second of CPU time of the whole process, of as many batches after
 what was made ahead is gone.
 
     python benchmarks/views.py                        about 10 minutes on 2 cores
-    python benchmarks/views.py --quick --out q.json   seconds; its figures mean nothing
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ at least 2 times CacheDataset.
 Bound: where all are hits a cube takes the time f of Frozen, and a miss costs what Standard takes more, s - f. With
 SmartCache an eighth as many miss, so a cube takes it f + (s - f) / 8 at least, f and s being those of the round. And
 what it reads for a cube is an eighth of Standard's, so it is at most 8 times as fast.
-Machine: the one it runs on, CPU only; its model, cores and versions are in the JSON.
 n: 5 rounds (`--rounds`), each a slice of every contender in turn, at least 4 s timed in each.
 
 Like for like: of each volume 4 cubes of 96 a side at a time, half of them around a labelled voxel, Hounsfield units -57
@@ -21,7 +20,6 @@ ellipsoid, with a ball that is brighter, int16 in .nii.gz, as scans are kept. Th
 
     python benchmarks/competitors/build.py               once, minutes
     python benchmarks/volumes.py                         about 10 minutes on 2 cores
-    python benchmarks/volumes.py --quick --out q.json    seconds; its figures mean nothing
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ import torch
 from harness import Contender, Placement
 from sources import MEMORY, repeated
 
-from dalirefurb import FileList, Kept, Loader, MemoryStore, Prefetch, Recipe, Refurbish, Standard, Stats, rand_augment
+from dalirefurb import FileList, Kept, Loader, MemoryStore, Recipe, Refurbish, Standard, Stats, rand_augment
 from dalirefurb.augment.presets import Order, simplified
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
@@ -139,7 +139,6 @@ class LoaderTurns:
         recipe: Where it splits.
         planner: What is served.
         step: What the consumer does with each batch; None: nothing.
-        placement: Where it works; None: where it chooses.
         make_store: Makes its store.
         options: Of the loader.
 
@@ -157,7 +156,6 @@ class LoaderTurns:
         planner: Planner,
         step: Step | None = None,
         *,
-        placement: Placement | None = None,
         make_store: Callable[[], Store] = MemoryStore,
         **options: Any,
     ) -> None:
@@ -166,11 +164,8 @@ class LoaderTurns:
         self._recipe = recipe
         self._planner = planner
         self._step = step
-        self._placement = placement or default_placement()
+        self._placement = default_placement()
         self._options = options
-        if placement is not None:
-            num_threads = placement.replicas * placement.threads
-            self._options["prefetch"] = Prefetch(replicas=placement.replicas, num_threads=num_threads)
         self._store = stack.enter_context(make_store()) if planner.peak_slots else None
         self._period = period(planner)
         self._state: dict[str, Any] | None = None

@@ -31,7 +31,7 @@ from typing import Any, get_args
 import harness
 from claims import Claim, Speeds, Spread, claim_table, say, table
 from experiment import Experiment, Options
-from harness import MadeAnew, Placement
+from harness import MadeAnew
 from loaders import STANDARD, LoaderTurns, planners, reuse
 from parts import FINAL_ONLY, PARTIAL_ONLY, Parts, both, bound, fastest
 from sources import repeated
@@ -40,7 +40,6 @@ from dalirefurb import rand_augment
 from dalirefurb.augment.presets import Order
 from dalirefurb.engine.kernel_choice import Kernels
 from dalirefurb.planning import Frozen
-from dalirefurb.planning.planner import Planner
 
 ALL_HITS = "every sample a hit"
 LEAST_OF_BOUND, LEAST_OF_FINAL = 0.90, 0.95
@@ -62,7 +61,6 @@ class Config:
         timed_s: Of a slice, at least, in seconds; in a calibration half as much.
         rounds: Slices of each contender.
         calibration_rounds: Slices of partial-only and final-only at each placement.
-        sweep: Whether reuse factor 3 also runs at every placement.
         kernels: Of loaders and parts; None: Numba's if it is installed.
     """
 
@@ -76,7 +74,6 @@ class Config:
     timed_s: float = 2.0
     rounds: int = 5
     calibration_rounds: int = 2
-    sweep: bool = False
     kernels: Kernels | None = None
 
     def timed(self, batch_size: int) -> int:
@@ -94,15 +91,11 @@ def run_case(config: Config, data: Path, order: Order, batch_size: int) -> dict[
         rounds=config.calibration_rounds, timed_batches=timed // 2, timed_s=config.timed_s / 2
     )
     with ExitStack() as stack:
-
-        def make(name: str, planner: Planner, placement: Placement | None = None) -> LoaderTurns:
-            return LoaderTurns(stack, name, source, recipe, planner, placement=placement, kernels=config.kernels)
-
         plans = planners(len(source), batch_size, (2, 3, 4), drop_last=True)
         plans[ALL_HITS] = Frozen(len(source), batch_size=batch_size, drop_last=True)
-        loaders = [make(name, planner) for name, planner in plans.items()]
-        if config.sweep:
-            loaders += [make(f"{reuse(3)}, {each}", plans[reuse(3)], each) for each in harness.placements()]
+        loaders = [
+            LoaderTurns(stack, name, source, recipe, planner, kernels=config.kernels) for name, planner in plans.items()
+        ]
         for loader in loaders:
             loader.settle()
         alone = [
@@ -186,7 +179,6 @@ EXPERIMENT = Experiment(
         "--batch-size": {"dest": "batch_sizes", "nargs": "+", "type": int, "help": "64 256 by default"},
         "--epoch-batches": {"type": int, "help": "batches of an epoch, 60 by default"},
         "--kernels": {"choices": get_args(Kernels), "help": "Numba's by default, if it is installed"},
-        "--sweep": {"action": "store_true", "help": "also run reuse factor 3 at every replicas x threads"},
     },
     keeps_memory=True,
 )

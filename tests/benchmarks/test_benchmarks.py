@@ -23,7 +23,19 @@ import small_images
 import throughput as throughput_script
 from sources import SlowSource, repeated
 
-from dalirefurb import Arrays, Echo, FileList, ImageFolder, Kept, Loader, Refurbish, SmartCache, Standard, rand_augment
+from dalirefurb import (
+    Arrays,
+    Echo,
+    FileList,
+    ImageFolder,
+    Kept,
+    Loader,
+    Prefetch,
+    Refurbish,
+    SmartCache,
+    Standard,
+    rand_augment,
+)
 from dalirefurb.engine.closable_queue import ClosableQueue
 from dalirefurb.engine.finisher import Served
 from dalirefurb.keep.upkeep import inspect
@@ -391,8 +403,8 @@ def test_a_slice_of_so_many_seconds_is_ramped_up_for_a_third_of_them():
     assert 0.09 <= asked[-len(taken.batch_s)] - asked[0] < 0.3
 
 
-@pytest.mark.parametrize("placement", [None, harness.Placement(3, 1)])
-def test_a_loader_makes_no_more_batches_ahead_than_are_left_untimed(folder, placement, monkeypatch):
+@pytest.mark.parametrize("options", [{}, {"prefetch": Prefetch(replicas=3, num_threads=3)}], ids=["default", "three"])
+def test_a_loader_makes_no_more_batches_ahead_than_are_left_untimed(folder, options, monkeypatch):
     made = []
 
     def put(handover, items, put=ClosableQueue.put):
@@ -403,13 +415,13 @@ def test_a_loader_makes_no_more_batches_ahead_than_are_left_untimed(folder, plac
     source = repeated(folder, 12)
     with ExitStack() as stack:
         planner = Standard(12, batch_size=4)
-        turns = loaders.LoaderTurns(stack, "", source, rand_augment(32), planner, placement=placement)
+        turns = loaders.LoaderTurns(stack, "", source, rand_augment(32), planner, **options)
         with turns.turn() as taken:
             loader = taken.batches.gi_frame.f_locals["loader"]
             assert harness.wait_until_idle(60)
             warm = loader.batches_ahead
             assert 0 < len(made) - warm <= taken.made_ahead == loader.batches_ahead
-            assert taken.placement.replicas == loader._assembler.depths.replicas
+            assert options or taken.placement.replicas == loader._assembler.depths.replicas
 
 
 def test_what_is_made_anew_is_warm_in_its_turn_and_gone_after_it():

@@ -123,6 +123,13 @@ def test_partial_images_can_stay_on_the_gpu() -> None:
             Graph(RECIPES["simple"], part, partial, "gpu", leaving_device="gpu")
 
 
+def test_partial_images_enter_on_the_gpu_only_where_the_final_part_is_there() -> None:
+    parts: tuple[tuple[Part, Device], ...] = (("final", "cpu"), ("partial", "gpu"), ("whole", "gpu"))
+    for part, final in parts:
+        with pytest.raises(ConfigurationError, match="entering_device='gpu' is for the final part on the GPU"):
+            Graph(RECIPES["simple"], part, "cpu", final, entering_device="gpu")
+
+
 def test_a_final_part_on_the_host_after_a_partial_part_on_the_gpu_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"must be one of .*got \('gpu', 'cpu'\)"):
         Graph(RECIPES["simple"], "whole", "gpu", "cpu")

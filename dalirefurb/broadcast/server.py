@@ -371,7 +371,6 @@ class Broadcast(metaclass=Explained):
             if self._window.put(position, Made(slot, end, len(told)), len(self._loader)):
                 for training in self._window.trainings:
                     self._answer(training)
-                self._window.trim()
 
     def __enter__(self) -> Broadcast:
         return self

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "rng": {"numpy"},
     "image_batch": {"errors", "numpy"},
     "packed": {"image_batch", "numpy"},
-    "system": {"errors"},
+    "system": {"checks", "errors"},
     "planning": {"calls", "checks", "errors", "rng", "numpy"},
     "augment": {"calls", "checks", "errors", "rng", "nvidia", "numpy", "PIL", "torch", "typing_extensions"},
     "mix": {"calls", "checks", "errors", "rng", "numpy", "torch"},
@@ -52,7 +52,8 @@ MAY_IMPORT = {
     "keep": GROUND - {"rng"}
     | {"augment", "checks", "dali", "kernels", "reading", "source", "store", "system", "PIL", "numpy", "xxhash"},
     "kernels": GROUND | {"augment", "dali", "system", "cupy", "llvmlite", "numba", "nvidia", "numpy"},
-    "targets": SAMPLES - {"planning"} | {"kernels", "PIL", "numba", "numpy", "typing_extensions", "yaml"},
+    "targets": SAMPLES - {"planning", "store"}
+    | {"kernels", "system", "PIL", "numba", "numpy", "typing_extensions", "yaml"},
     "testing": GROUND - {"rng"}
     | {"augment", "hypothesis", "kernels", "numpy", "nvidia", "planning", "pytest", "store"},
     "engine": SAMPLES | GROUND | {"packed"} | {"dali", "system", "kernels", "reading", "targets", "numpy", "torch"},

@@ -43,8 +43,8 @@ from dalirefurb.engine.checkpoint import restored
 from dalirefurb.engine.loader_view import Batch
 from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError, shortened
 from dalirefurb.loader import Loader
-from dalirefurb.store.available import available_bytes, promise_to
-from dalirefurb.store.memory_budget import amount
+from dalirefurb.system.available import available_bytes, promise_to
+from dalirefurb.system.memory_budget import amount
 
 _END_S = 60.0
 

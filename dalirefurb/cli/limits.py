@@ -7,9 +7,9 @@ from pathlib import Path
 
 from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.source import FileList
-from dalirefurb.store import available
-from dalirefurb.store.memory_budget import amount
+from dalirefurb.system import available
 from dalirefurb.system.launch_env import launched
+from dalirefurb.system.memory_budget import amount
 
 _MODULES = {"Pillow": "PIL", "scikit-image": "skimage", "matplotlib": "matplotlib"}
 

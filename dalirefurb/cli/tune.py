@@ -22,8 +22,8 @@ from dalirefurb.cli.terminal import escaped, importing, say, waiting
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.files import check_file, check_writable, write, writing
 from dalirefurb.source import ImageFolder
-from dalirefurb.store.memory_budget import budget_bytes
 from dalirefurb.system.fair_comparison import keep_memory
+from dalirefurb.system.memory_budget import budget_bytes
 
 if sys.version_info >= (3, 11):
     import tomllib

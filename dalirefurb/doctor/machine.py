@@ -15,11 +15,11 @@ import numpy as np
 
 from dalirefurb.doctor.finding import Finding
 from dalirefurb.source.files import EXTENSIONS
-from dalirefurb.store.available import available_bytes
 from dalirefurb.store.disk.page_cache import is_cached
-from dalirefurb.store.memory_budget import amount
+from dalirefurb.system.available import available_bytes
 from dalirefurb.system.control_groups import text
 from dalirefurb.system.cores import busy_s, usable_cores
+from dalirefurb.system.memory_budget import amount
 
 _WATCHED_S = 1.0
 _BUSY_CORES = 0.25

@@ -23,10 +23,11 @@ from dalirefurb.engine.kernel_choice import Devices, begun_on_gpu, left_to_dali
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import OutOfMemoryError
 from dalirefurb.kernels.buffers import PlainLevels
-from dalirefurb.store import StoreSpec, available
+from dalirefurb.store import StoreSpec
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device.memory import KERNEL_BYTES
-from dalirefurb.store.memory_budget import amount, budget_bytes
+from dalirefurb.system import available
+from dalirefurb.system.memory_budget import amount, budget_bytes
 from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.mask_images import Masks
 

@@ -16,8 +16,8 @@ from dalirefurb.calls import TakesNumbers
 from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
-from dalirefurb.store.memory_budget import Budget, budget_bytes
 from dalirefurb.system.cores import usable_cores
+from dalirefurb.system.memory_budget import Budget, budget_bytes
 from dalirefurb.system.sharing import local_processes
 
 _MAX_REPLICAS = 8

@@ -40,8 +40,8 @@ from dalirefurb.keep.record import RECORD, Records, believable, samples_of, writ
 from dalirefurb.store.disk import file_lock
 from dalirefurb.store.disk.page_cache import is_cached
 from dalirefurb.store.disk.records import write_all
-from dalirefurb.store.memory_budget import amount
 from dalirefurb.store.spec import differences
+from dalirefurb.system.memory_budget import amount
 from dalirefurb.system.sharing import boot_id
 
 IDENTITY = "keep.json"

@@ -34,9 +34,9 @@ from dalirefurb.reading.pillow_decoder import pillow_version
 from dalirefurb.source.contract import NOT_AT_HAND, DerivedSource, Source, digest_of, spread, without_targets
 from dalirefurb.source.levels import Levels
 from dalirefurb.source.outage import is_page
-from dalirefurb.store.available import available_bytes
-from dalirefurb.store.memory_budget import Budget, budget_bytes
+from dalirefurb.system.available import available_bytes
 from dalirefurb.system.cores import usable_cores
+from dalirefurb.system.memory_budget import Budget, budget_bytes
 from dalirefurb.system.sharing import local_processes
 
 Form = Literal["decoded", "planes", "encoded"] | Sequence[Stage]

@@ -19,10 +19,10 @@ from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.reading.partial_sizes import partial_sizes
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
-from dalirefurb.store.available import available_bytes, bytes_on_disk
 from dalirefurb.store.disk.file_header import Layout
-from dalirefurb.store.memory_budget import Budget, amount, budget_bytes
 from dalirefurb.store.spec import StoreSpec
+from dalirefurb.system.available import available_bytes, bytes_on_disk
+from dalirefurb.system.memory_budget import Budget, amount, budget_bytes
 
 
 @dataclass(frozen=True)

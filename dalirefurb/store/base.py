@@ -23,8 +23,8 @@ from dalirefurb.calls import TakesNumbers
 from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.memory_budget import amount
 from dalirefurb.store.spec import StoreSpec
+from dalirefurb.system.memory_budget import amount
 
 
 class Lease:

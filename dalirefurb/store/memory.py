@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from dalirefurb.errors import OutOfMemoryError
 from dalirefurb.image_batch import Image, Images, Places, aligned_empty, images_at
-from dalirefurb.store import available
 from dalirefurb.store.allocator import Allocator
 from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
-from dalirefurb.store.memory_budget import Budget, amount, budget_bytes, checked_budget
 from dalirefurb.store.slot_table import SlotContents, SlotTable
 from dalirefurb.store.spec import StoreSpec
+from dalirefurb.system import available
+from dalirefurb.system.memory_budget import Budget, amount, budget_bytes, checked_budget
 from dalirefurb.system.remains import Remains
 
 _REMEDY = "use smaller images, a smaller reuse factor"

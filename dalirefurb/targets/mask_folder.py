@@ -10,7 +10,7 @@ import numpy as np
 from dalirefurb.checks import path_of, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source.files import EXTENSIONS, FileList, PathLike, folders_below
-from dalirefurb.store.memory_budget import Budget
+from dalirefurb.system.memory_budget import Budget
 from dalirefurb.targets.annotated import Annotated
 from dalirefurb.targets.mask_images import Masks
 

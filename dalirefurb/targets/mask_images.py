@@ -24,8 +24,8 @@ from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import digest_of, spread
 from dalirefurb.source.files import read_file
 from dalirefurb.source.outage import is_outage
-from dalirefurb.store.available import available_bytes
-from dalirefurb.store.memory_budget import Budget, budget_bytes
+from dalirefurb.system.available import available_bytes
+from dalirefurb.system.memory_budget import Budget, budget_bytes
 from dalirefurb.targets.kinds import Target
 from dalirefurb.targets.masks import KINDS, MADE, Runs, warp_mask, warp_runs
 

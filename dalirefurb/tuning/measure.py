@@ -23,8 +23,8 @@ from dalirefurb.reading.partial_sizes import PartialSizes, partial_sizes
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, DiskStore, MemoryStore, Store
-from dalirefurb.store.memory_budget import amount
 from dalirefurb.system.cores import usable_cores, watch_others
+from dalirefurb.system.memory_budget import amount
 from dalirefurb.tuning.costs import (
     LEAST_ROUNDS,
     LIMIT_S,

@@ -21,9 +21,9 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, DiskStore, MemoryStore, Store, TieredStore
-from dalirefurb.store.available import available_bytes, bytes_on_disk
-from dalirefurb.store.memory_budget import Budget, budget_bytes
+from dalirefurb.system.available import available_bytes, bytes_on_disk
 from dalirefurb.system.cores import usable_cores
+from dalirefurb.system.memory_budget import Budget, budget_bytes
 from dalirefurb.tuning.choice import Choice, Verified, choose, rival, settled
 from dalirefurb.tuning.costs import LEAST_ROUNDS, LIMIT_S, Costs, Placement
 from dalirefurb.tuning.measure import MEASURING, measure

@@ -33,7 +33,7 @@ from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.source import Source
 from dalirefurb.source.outage import Patience
 from dalirefurb.store import Store
-from dalirefurb.store.available import available_bytes
+from dalirefurb.system.available import available_bytes
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.system.fair_comparison import wait_until_idle
 from dalirefurb.tuning.costs import LEAST_ROUNDS, Placement, Spread, StepCosts

@@ -24,10 +24,11 @@ from dalirefurb.errors import ConfigurationError, OutOfMemoryError
 from dalirefurb.image_batch import Images, Rows
 from dalirefurb.kernels.cuda.counting import row_bytes
 from dalirefurb.planning import Frozen
-from dalirefurb.store import DeviceStore, Store, StoreSpec, available
+from dalirefurb.store import DeviceStore, Store, StoreSpec
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device import memory as device_memory
-from dalirefurb.store.memory_budget import budget_bytes
+from dalirefurb.system import available
+from dalirefurb.system.memory_budget import budget_bytes
 from dalirefurb.targets import InstanceMasks
 from tests.ordered_device import OrderedDevice
 from tests.store.device_scenes import planned

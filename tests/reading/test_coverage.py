@@ -19,7 +19,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.reading.coverage import Proposal, propose_coverage
 from dalirefurb.source import Source
 from dalirefurb.store import DiskStore
-from dalirefurb.store.memory_budget import amount
+from dalirefurb.system.memory_budget import amount
 from dalirefurb.testing.plans import Replay
 from tests.engine.test_bit_identity import assert_same, serve
 from tests.pictures import write_folder

@@ -7,7 +7,7 @@ import pytest
 
 from dalirefurb import Standard
 from dalirefurb.engine.prefetch import Prefetch
-from dalirefurb.store.available import available_bytes
+from dalirefurb.system.available import available_bytes
 from dalirefurb.system.cores import usable_cores, watch_others
 
 V1 = {"proc/self/cgroup": "5:cpu,cpuacct:/job/step\n4:memory:/job\n0::/\n"}

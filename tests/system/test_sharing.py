@@ -22,9 +22,9 @@ from torch.testing._internal.distributed import fake_pg  # noqa: F401 - a group 
 from dalirefurb import Arrays, Loader, MemoryStore, Rank, Refurbish, Standard, simple
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.store.available import available_bytes
-from dalirefurb.store.memory_budget import budget_bytes
 from dalirefurb.system import sharing
+from dalirefurb.system.available import available_bytes
+from dalirefurb.system.memory_budget import budget_bytes
 from dalirefurb.system.sharing import local_processes, shared_by
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,9 +14,9 @@ from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Image, Images, Places
 from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
 from dalirefurb.store.device.memory import Array, DeviceMemory, device_memory, gather, scatter, within
-from dalirefurb.store.memory_budget import Budget, amount, budget_bytes, checked_budget
 from dalirefurb.store.slot_table import SlotContents, SlotTable
 from dalirefurb.store.spec import StoreSpec
+from dalirefurb.system.memory_budget import Budget, amount, budget_bytes, checked_budget
 
 
 class DeviceSlots:

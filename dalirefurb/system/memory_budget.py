@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from dalirefurb.checks import plain
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.store.available import available_bytes
+from dalirefurb.system.available import available_bytes
 
 Budget = int | str
 """Bytes, or words for them."""

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.store.available import available_bytes
-from dalirefurb.store.memory_budget import Budget, budget_bytes
+from dalirefurb.system.available import available_bytes
+from dalirefurb.system.memory_budget import Budget, budget_bytes
 
 
 @pytest.mark.parametrize(

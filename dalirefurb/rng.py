@@ -48,17 +48,10 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def uniforms(
     seed: int, purpose: str, indices: NDArray[np.int64], numbers: NDArray[np.int64], count: int
 ) -> NDArray[np.float64]:
-    """Draw `count` uniforms in [0, 1) for each row.
+    """Draw `count` uniforms in [0, 1) for each row, shape (n, count), for a purpose such as a stage's name.
 
-    Args:
-        seed: The run's seed.
-        purpose: What the numbers are for; a stage's name.
-        indices: Sample indices, shape (n,).
-        numbers: Which draw of each sample, shape (n,): its version or its serving.
-        count: Uniforms per row.
-
-    Returns:
-        Shape (n, count), multiples of 2**-53. Column j of a row does not depend on `count`.
+    A row is of a sample, by its index, and of one of its versions or servings, by its number, both of shape (n,). They
+    are multiples of 2**-53. Column j of a row does not depend on `count`.
     """
     return uniforms_for(seed, {purpose: count}, indices, numbers)[purpose]
 

@@ -28,6 +28,8 @@ from dalirefurb.engine.rank import Rank
 from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.loader import Loader
+from dalirefurb.planning.echo import BatchEcho
+from dalirefurb.planning.fresh import Fresh
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.quarantine import BadSample
@@ -122,6 +124,12 @@ class PartialSource(metaclass=Explained):
             raise ConfigurationError(
                 "pad_last_batch=True fills up an epoch's last batch alone, but any batch of Evaluate can be smaller: "
                 "pass Evaluate(..., pad=True) and with_indices=True, or leave it out"
+            )
+        echo = planner.planner if isinstance(planner, Fresh) else planner
+        if pad_last_batch and isinstance(echo, BatchEcho) and echo.planner.rows_per_epoch % echo.batch_size:
+            raise ConfigurationError(
+                "pad_last_batch=True fills up an epoch's last batch alone, but BatchEcho repeats a smaller one: pass "
+                "drop_last=True to the planner, or leave it out"
             )
         self._loader = _PartialLoader(
             source,

@@ -35,12 +35,14 @@ from dalirefurb import (
 )
 from dalirefurb.augment import Decode, HorizontalFlip, KernelStage, RandomResizedCrop, Resize
 from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchError
+from dalirefurb.planning import BatchEcho, Fresh
 from dalirefurb.planning.planner import Planner
 from tests.in_turn import EACH_CHANGE, in_turn, weekly
 from tests.pictures import write_folder
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 COUNT, ROWS, SIZE, EPOCHS = 13, 4, 24, 4
+ECHOED = BatchEcho(Standard(COUNT, batch_size=ROWS), echoing_factor=2)
 RECIPE = rand_augment(SIZE)
 FEW_OPERATORS = simple(SIZE)
 """DALI takes a second to build a graph of all the operations of the other one."""
@@ -352,6 +354,10 @@ def _darken(image: Any, uniforms: Any, out: Any) -> None:
         ({"recipe": RECIPE.at(0)}, "split 0 caches files"),
         ({"planner": AutoAssist(Standard(COUNT, batch_size=ROWS), lag=40)}, "AutoAssist chooses batches by the losses"),
         ({"planner": Evaluate(COUNT, batch_size=ROWS), "pad_last_batch": True}, "pass Evaluate"),
+        *(
+            ({"planner": planner, "pad_last_batch": True}, "BatchEcho repeats a smaller one: pass drop_last=True")
+            for planner in (ECHOED, Fresh(ECHOED))
+        ),
         ({"planner": Evaluate(COUNT, batch_size=ROWS, pad=True)}, "with_indices=True"),
         (
             {"recipe": Recipe([*RECIPE.stages, KernelStage(_darken, "darken")], Output(SIZE), split=3)},

@@ -60,7 +60,7 @@ MAY_IMPORT = {
     "doctor": {"errors", "kernels", "reading", "source", "store", "system", "numpy"},
     "dali_iterator": {"calls", "checks", "dali", "engine", "errors", "source", "nvidia", "numpy", "torch"},
     "partial_source": SAMPLES | {"dali", "engine", "loader", "reading", "nvidia", "numpy"},
-    "broadcast": {"calls", "checks", "engine", "errors", "loader", "store", "system", "numpy", "torch"},
+    "broadcast": {"calls", "checks", "engine", "errors", "loader", "system", "numpy", "torch"},
     "loader": SAMPLES | {"dali_iterator", "engine", "reading", "numpy", "torch"},
     "trainers": SAMPLES - {"calls"} | {"engine", "loader", "mix", "torch"},
     "show": SAMPLES - {"calls"} | {"dali", "engine", "loader", "reading", "system", "targets", "matplotlib", "numpy"},

@@ -10,8 +10,8 @@ A machine that is slower for a minute slows all contenders of that round alike. 
 before its turn cost it nothing. So it is taken first, as fast as it comes, without the steps of a training loop: at the
 rate of the steps it would last for as long as they hide. Then batches arrive at the rate at which they are made, which
 is steady when two rotations of its workers took as long. What is timed is whole rotations: workers that began together
-deliver together, and a cache that is refilled after each epoch is slow at its beginning. `Slice.drained_s` holds the
-arrivals that were not timed, so a file shows that nothing was left.
+deliver together, batches that are made as one group arrive as one, and a cache that is refilled after each epoch is
+slow at its beginning. `Slice.drained_s` holds the arrivals that were not timed, so a file shows that nothing was left.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Contender:
         placement: Where it runs, or how it is set.
         made_ahead: Batches that can be ready when its turn begins.
         batches: Serves a batch at each step and yields its number of images, without end.
-        rotation: Batches after which its work repeats: as many as it has workers, or an epoch.
+        rotation: Batches after which its work repeats: as many as its workers make at a time, or an epoch.
         step: What a training loop does with the batch that was served last; None: nothing.
     """
 

@@ -182,7 +182,7 @@ class LoaderTurns:
             batches = endless(loader, served)
             for _ in islice(batches, loader.batches_ahead):
                 pass
-            ahead, rotation = loader.batches_ahead, math.lcm(self._period, self._placement.replicas)
+            ahead, rotation = loader.batches_ahead, rotation_of(loader, self._period)
             step = None if self._step is None else partial(take_step, self._step, served)
             yield Contender(self.name, self._placement, ahead, batches, rotation, step)
             batches.close()
@@ -227,6 +227,12 @@ def endless(loader: Loader, served: list[Batch] | None = None) -> Generator[int,
 def take_step(step: Step, served: list[Batch]) -> None:
     """Take a step with the batch that was served last, and let it go."""
     step(*served.pop())
+
+
+def rotation_of(loader: Loader, period: int) -> int:
+    """Return after how many batches a loader's work repeats: small batches are made, and arrive, in groups."""
+    depths = loader._assembler.depths
+    return math.lcm(period, depths.replicas * depths.batches_per_group, depths.hits_per_group)
 
 
 def period(planner: Planner) -> int:

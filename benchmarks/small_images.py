@@ -15,7 +15,6 @@ does nothing (headspace).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ import harness
 from claims import Claim, Spread, claim_table, say, table
 from experiment import CIFAR10, Experiment, Options
 from harness import Contender
-from loaders import STANDARD, default_placement, endless, period, planners, reuse
+from loaders import STANDARD, default_placement, endless, period, planners, reuse, rotation_of
 from parts import FINAL_ONLY, PARTIAL_ONLY, Parts, both, bound, fastest
 from sources import SIDE, read_mosaics
 
@@ -114,8 +113,7 @@ def _contender(stack: ExitStack, source: Arrays, recipe: Recipe, name: str, plan
     batches = endless(loader)
     for _ in islice(batches, len(planner)):
         pass
-    rotation = math.lcm(period(planner), default_placement().replicas)
-    return Contender(name, default_placement(), loader.batches_ahead, batches, rotation)
+    return Contender(name, default_placement(), loader.batches_ahead, batches, rotation_of(loader, period(planner)))
 
 
 def measure(config: Config, options: Options) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ import numpy as np
 from claims import Claim, Spread, say, table_of
 from experiment import Experiment, Options
 from harness import Contender, Slice
-from loaders import STANDARD, LoaderTurns, Sizes, computed_share, default_placement, kept_diversity, reuse
+from loaders import STANDARD, LoaderTurns, Sizes, computed_share, default_placement, kept_diversity, reuse, rotation_of
 from parts import Parts, both, bound, fastest
 from sources import repeated
 
@@ -217,7 +217,7 @@ def _entrant(stack: ExitStack, technique: Technique, source: Source) -> LoaderTu
     losses = np.random.default_rng(0).random(len(source), np.float32)
     placement = default_placement()
     batches = _observed(loader, losses)
-    return Contender(technique.name, placement, loader.batches_ahead, batches, placement.replicas)
+    return Contender(technique.name, placement, loader.batches_ahead, batches, rotation_of(loader, 1))
 
 
 def _observed(loader: Loader, losses: np.ndarray[tuple[int], np.dtype[np.float32]]) -> Generator[int, None, None]:

@@ -268,6 +268,17 @@ def test_a_loader_goes_on_in_its_next_turn_with_a_warm_store(folder):
     assert computed[0] > computed[1] > 0
 
 
+@pytest.mark.parametrize(("batches", "group"), [(2, 1), (32, 8)])
+def test_a_rotation_of_a_loader_is_of_whole_groups(folder, batches, group):
+    """Whose batches arrive at once: a slice that ends within one has waited for all of it, and counts a part."""
+    source = repeated(folder, 4 * batches)
+    with ExitStack() as stack:
+        turns = loaders.LoaderTurns(stack, "", source, rand_augment(32), Standard(len(source), batch_size=4))
+        with turns.turn() as contender:
+            depths = contender.batches.gi_frame.f_locals["loader"]._assembler.depths
+            assert (depths.batches_per_group, contender.rotation) == (group, group * depths.replicas)
+
+
 def test_a_keep_that_is_compared_is_full_before_the_first_turn(folder, tmp_path):
     source = repeated(folder, 8)
     kept = Kept(source, tmp_path / "keep")

@@ -38,9 +38,6 @@ from dalirefurb.planning.echo import BatchEcho
 from dalirefurb.planning.fresh import Fresh
 from dalirefurb.planning.planner import DerivedPlanner, Planner
 
-_MOST_SAMPLES = 1 << 31
-"""Whose indices a state has 4 bytes each for."""
-
 Accepts = Callable[[Indices, Indices], Mask]
 """Tells which of n candidates are accepted, shape (n,), from their indices and servings, each of shape (n,)."""
 
@@ -177,9 +174,9 @@ class AutoAssist(DerivedPlanner):
         require(not isinstance(self.planner, BatchEcho), "planner", wanted, self.planner, "pass Echo(planner, ...)")
         wanted = "one that is no control, since no other training has the order that losses decide"
         require(not isinstance(self.planner, Fresh), "planner", wanted, self.planner, "pass Standard(...)")
-        wanted = f"one of at most {_MOST_SAMPLES} samples, of each of which an Assistant keeps features"
+        wanted = f"one of at most {1 << 31} samples, of each of which an Assistant keeps features"
         remedy = "train on parts of the source one after the other"
-        require(self.num_samples <= _MOST_SAMPLES, "planner", wanted, self.planner, remedy)
+        require(self.num_samples <= 1 << 31, "planner", wanted, self.planner, remedy)
         self._integer("lag", 1, None, "pass more than the batches that the loader plans ahead")
         self._integer("resolution", 1, None, "pass the pixels a side to judge images by")
         remedy = "leave it out for the default"

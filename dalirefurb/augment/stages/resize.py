@@ -207,14 +207,9 @@ class Resize(Stage):
 
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image that would become so long that its pixels have no numbers; see `Stage.refusal`."""
-        longer = np.maximum(*self.output_sizes(heights, widths))
-        if not (longer > _LONGEST_SIDE).any():
-            return None
-        row = int((longer > _LONGEST_SIDE).argmax())
-        return row, (
-            f"{self.name}: an image's longer side must become {_LONGEST_SIDE:,} pixels at most, but of "
-            f"{heights[row]} x {widths[row]} it becomes {longer[row]:,}; crop before it, or leave the image out"
-        )
+        longer = np.maximum(*self.output_sizes(heights, widths)) > _LONGEST_SIDE
+        must = f"become at most {_LONGEST_SIDE:,} pixels long"
+        return self._first_unfit(longer, (heights, widths), must, "crop before it, or leave the image out")
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         size = np.stack(self.output_sizes(heights, widths), axis=1).astype(np.float32)

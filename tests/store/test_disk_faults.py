@@ -20,6 +20,7 @@ import pytest
 
 from dalirefurb.errors import StoreError
 from dalirefurb.store import DiskStore, StoreSpec
+from dalirefurb.store.disk import slot_file
 from dalirefurb.store.disk.file_header import PAGE, SAMPLES_START, Layout, identity
 from dalirefurb.store.disk.records import RECORD_BYTES, Table, read_table
 from tests.store import test_disk_store
@@ -354,6 +355,16 @@ for place in (path, path.with_name("new")):
     assert path.stat().st_size == before
     with opened(path) as store:
         assert held(store) == [0, 1, 2, 3]
+
+
+def test_what_a_file_has_already_is_not_said_to_be_needed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fd: int, start: int, nbytes: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(slot_file, "_allocate", refuse)
+    path.write_bytes(bytes(60_000))
+    with path.open("r+b") as file, pytest.raises(StoreError, match=r"needs 20\.\d* KB more"):
+        slot_file._set_aside(file.fileno(), 80_000, path)
 
 
 @pytest.mark.parametrize(("writable", "count"), [(5000, 0), (2 * BLOCK, 2)], ids=["samples", "records"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dalirefurb.system import threads
-from dalirefurb.system.threads import watch_threads
+from dalirefurb.system.threads import others_at_work, watch_threads
 
 
 def compute(cpu_s: float = 0.2) -> None:
@@ -102,3 +102,14 @@ def test_linux_tells_what_a_thread_waited_for_a_core_after_what_it_ran(monkeypat
     """Of its schedule statistics the second number, in nanoseconds."""
     monkeypatch.setattr(threads, "_told", lambda thread, file: {"schedstat": "7000000000 2500000000 9\n"}[file])
     assert threads._times_of(threading.get_native_id())[1] == 2.5
+
+
+@pytest.mark.parametrize(("state", "works"), [("R", True), ("D", True), ("S", False)])
+def test_others_are_at_work_where_one_works_or_waits_for_a_disk_and_the_calling_thread_is_none(
+    state: str, works: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = threading.get_native_id()
+    monkeypatch.setattr(threads, "_threads", lambda: [caller, caller + 1])
+    told = {caller: f"{caller} (python) R 1", caller + 1: f"{caller + 1} (a) R) {state} 1"}
+    monkeypatch.setattr(threads, "_told", lambda thread, file: told[thread])
+    assert others_at_work() is works

@@ -149,7 +149,7 @@ def _check_policy(loader: Any, wanted: LastBatchPolicy | None) -> LastBatchPolic
     remedy = "pass such as LastBatchPolicy.DROP, or leave it out"
     require(isinstance(wanted, LastBatchPolicy), "last_batch_policy", "a LastBatchPolicy", wanted, remedy)
     # What one rank may call its batches, all may.
-    alike = planner.batch_size % loader._assembler.rank.world_size == 0
+    alike = planner.batch_size % loader.rank.world_size == 0
     if own is LastBatchPolicy.PARTIAL:
         full = loader.rows_per_epoch == len(loader) * loader.batch_size
     else:

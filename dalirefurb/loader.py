@@ -184,6 +184,11 @@ class Loader(Mappable, metaclass=Explained):
         return len(self._assembler.divided)
 
     @property
+    def rank(self) -> Rank:
+        """This process's place among those that train together."""
+        return self._assembler.rank
+
+    @property
     def batch_size(self) -> int:
         """Rows of a full batch on this rank; the planner's `batch_size` is that of all ranks together."""
         return self._assembler.part.batch_size // self._versions

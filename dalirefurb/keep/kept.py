@@ -201,6 +201,12 @@ class Kept(DerivedSource):
         _STARTED.add(self)
         self._longest_s = 0.0
 
+    @classmethod
+    def start_in_child(cls) -> None:
+        """Have a forked child open folders of its own: locks are the parent's."""
+        for kept in [*_STARTED]:
+            cls._start(kept)
+
     def _folders(self) -> list[KeepFolder]:
         """Return this process's openings of the folders."""
         with self._lock:
@@ -401,10 +407,4 @@ class Kept(DerivedSource):
 _STARTED = weakref.WeakSet[Kept]()
 
 
-def _start_in_child() -> None:
-    """Have forked children open folders of their own: locks are the parent's."""
-    for kept in [*_STARTED]:
-        kept._start()
-
-
-os.register_at_fork(after_in_child=_start_in_child)
+os.register_at_fork(after_in_child=Kept.start_in_child)

@@ -59,8 +59,8 @@ class GaussianBlur(Stage):
         return self.sigma
 
     @property
-    def random(self) -> bool:
-        return self.sigmas[0] != self.sigmas[1]
+    def outcomes(self) -> NDArray[np.float64]:
+        return np.ones(1) if self.sigmas[0] == self.sigmas[1] else np.empty(0)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         low, high = self.sigmas

@@ -74,10 +74,6 @@ class ColorJitter(Stage):
         return tuple(i for i, name in enumerate(JITTERS) if getattr(self, name) != (neutral[i], neutral[i]))
 
     @property
-    def random(self) -> bool:
-        return len(self.changing) > 1 or bool(np.ptp(self.ranges, axis=1).any())
-
-    @property
     def parameters(self) -> Mapping[str, Parameter]:
         """Operations in order, as places in `changing`, if there are two; their factors f, each with 1 - f below it."""
         count = len(self.changing)

@@ -208,7 +208,7 @@ class Resize(Stage):
     def refusal(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[int, str] | None:
         """Find an image that would become so long that its pixels have no numbers; see `Stage.refusal`."""
         longer = np.maximum(*self.output_sizes(heights, widths)) > _LONGEST_SIDE
-        must = f"become at most {_LONGEST_SIDE:,} pixels long"
+        must = f"become {_LONGEST_SIDE:,} pixels at most on the longer side"
         return self._first_unfit(longer, (heights, widths), must, "crop before it, or leave the image out")
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:

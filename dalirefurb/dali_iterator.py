@@ -148,13 +148,10 @@ def _check_policy(loader: Any, wanted: LastBatchPolicy | None) -> LastBatchPolic
         return own
     remedy = "pass such as LastBatchPolicy.DROP, or leave it out"
     require(isinstance(wanted, LastBatchPolicy), "last_batch_policy", "a LastBatchPolicy", wanted, remedy)
-    # What one rank may call its batches, all may.
-    alike = planner.batch_size % loader.rank.world_size == 0
-    if own is LastBatchPolicy.PARTIAL:
+    full = planner.num_samples % planner.batch_size == 0
+    if own is LastBatchPolicy.PARTIAL:  # An echo's batches are as many as it repeats.
         full = loader.rows_per_epoch == len(loader) * loader.batch_size
-    else:
-        rows = loader.state_dict()["division"][1] if planner.padded else planner.batch_size
-        full = planner.num_samples % rows == 0
+    alike = planner.batch_size % loader.rank.world_size == 0  # What one rank may call its batches, all may.
     if wanted is own or (full and alike):
         return own
     raise ConfigurationError(

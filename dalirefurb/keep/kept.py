@@ -201,12 +201,6 @@ class Kept(DerivedSource):
         _STARTED.add(self)
         self._longest_s = 0.0
 
-    @classmethod
-    def start_in_child(cls) -> None:
-        """Have a forked child open folders of its own: locks are the parent's."""
-        for kept in [*_STARTED]:
-            cls._start(kept)
-
     def _folders(self) -> list[KeepFolder]:
         """Return this process's openings of the folders."""
         with self._lock:
@@ -407,4 +401,10 @@ class Kept(DerivedSource):
 _STARTED = weakref.WeakSet[Kept]()
 
 
-os.register_at_fork(after_in_child=Kept.start_in_child)
+def _start_in_child() -> None:
+    """Have a forked child open folders of its own, as what was unpickled does: locks are the parent's."""
+    for kept in [*_STARTED]:
+        kept.__setstate__({})
+
+
+os.register_at_fork(after_in_child=_start_in_child)

@@ -165,7 +165,7 @@ def headline() -> str:
     return (
         f"{table(heading, rows)}\n\nThe first column is the effect of compiled kernels alone; {reuse}. {files}, "
         f"{lighter[0]:.1f} and {lighter[1]:.1f} times in the first row.\n\n"
-        f"Medians of {where('against')},\nand [keep.json](results/keep.json)."
+        f"Medians of {where('against')};\nof the last row and of 4:2:0: {where('keep')}."
     )
 
 

@@ -54,7 +54,6 @@ class Arrays(Source):
         return Images(np.ascontiguousarray(self._images[rows]))
 
     def name(self, index: int) -> str:
-        """Return the row."""
         return f"images[{index}]"
 
     def fingerprint(self) -> dict[str, Any]:

@@ -277,29 +277,23 @@ class DerivedSource(Source):
         return indices
 
     def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
-        """Read samples, as the other source does."""
         return self._source.read(indices)
 
     def name(self, index: int) -> str:
-        """Tell where sample `index` is, as the other source does."""
         return self._source.name(int(self._theirs(index)))
 
     def content(self) -> dict[str, Any]:
-        """Identify what is behind the other source now."""
         return self._source.content()
 
     def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-        """Tell samples from what they were, as the other source does."""
         return self._source.stamps(self._theirs(indices))
 
     def images(self, indices: NDArray[np.int64]) -> Images | None:
-        """Return decoded images that the other source has at hand."""
         return self._source.images(self._theirs(indices))
 
     def refusal(
         self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
     ) -> tuple[int, str] | None:
-        """Find a sample that the other source refuses."""
         return self._source.refusal(self._theirs(indices), heights, widths)
 
 
@@ -335,7 +329,6 @@ class Subset(DerivedSource):
             self.annotations = {name: each.take(self._indices) for name, each in source.annotations.items()}
 
     def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
-        """Read samples, as the other source does."""
         rows = self._theirs(self._checked(indices))
         try:
             return self._source.read(rows)
@@ -346,7 +339,6 @@ class Subset(DerivedSource):
         return self._indices[indices]
 
     def fingerprint(self) -> dict[str, Any]:
-        """Identify the samples and their order, as JSON values."""
         digest = hashlib.sha256(self._indices.astype("<i8").tobytes()).hexdigest()
         return {"source": "Subset", "of": self._source.fingerprint(), "samples": len(self), "indices": digest}
 
@@ -428,21 +420,17 @@ class Concat(Source):
         return list(samples) if self.encoded else samples
 
     def name(self, index: int) -> str:
-        """Tell where sample `index` is, as its source does."""
         owner = int(np.searchsorted(self._ends, index, side="right"))
         return self._sources[owner].name(index - self._start(owner))
 
     def fingerprint(self) -> dict[str, Any]:
-        """Identify the samples and their order, as JSON values."""
         return {"source": "Concat", "of": [source.fingerprint() for source in self._sources]}
 
     def content(self) -> dict[str, Any]:
-        """Identify what is behind the sources now."""
         contents = [source.content() for source in self._sources]
         return {"of": contents} if any(contents) else {}
 
     def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
-        """Tell samples from what they were, as their sources do; None if one of them does not."""
         stamps = np.zeros(len(indices), np.uint64)
         for source, places, own in self._owners(indices):
             if (found := source.stamps(own)) is None:
@@ -451,7 +439,6 @@ class Concat(Source):
         return stamps
 
     def images(self, indices: NDArray[np.int64]) -> Images | None:
-        """Return decoded images that the sources have at hand."""
         parts, some = [], False
         for source, places, own in self._owners(indices):
             found = source.images(own)
@@ -462,7 +449,6 @@ class Concat(Source):
     def refusal(
         self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
     ) -> tuple[int, str] | None:
-        """Find a sample that its source refuses."""
         for source, places, own in self._owners(indices):
             if (refusal := source.refusal(own, heights[places], widths[places])) is not None:
                 return int(places[refusal[0]]), refusal[1]

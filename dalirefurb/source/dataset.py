@@ -178,7 +178,6 @@ class TorchDataset(Source):
         )
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """Read items one by one."""
         rows = self._checked(indices)
         with self._items.turn():
             return [self._read(index) for index in rows]
@@ -214,7 +213,6 @@ class TorchDataset(Source):
         return item[0], item[1]
 
     def name(self, index: int) -> str:
-        """Return the dataset's class and the index."""
         return f"{type(self._items.dataset).__name__}[{index}]"
 
     def fingerprint(self) -> dict[str, Any]:

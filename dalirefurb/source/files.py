@@ -38,11 +38,9 @@ class _Files(Source):
         return self._paths[index]
 
     def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-        """Read whole files."""
         return [read_file(self._path(index), index) for index in self._checked(indices)]
 
     def name(self, index: int) -> str:
-        """Return the path."""
         return self._path(index)
 
     def content(self) -> dict[str, Any]:
@@ -50,7 +48,6 @@ class _Files(Source):
         return stamp_files(map(self._path, range(len(self))))
 
     def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Stamp some files, uint64 of shape (n,)."""
         return stamps_of(map(self._path, indices.tolist()))
 
 

@@ -64,7 +64,6 @@ class HuggingFaceImages(Source):
         return _read_address(path, index) if "://" in (path := image["path"]) else read_file(path, index)
 
     def name(self, index: int) -> str:
-        """Return row and column."""
         return f"dataset[{index}][{self._column!r}]"
 
     def fingerprint(self) -> dict[str, Any]:

@@ -136,7 +136,6 @@ class TarShards(Source):
         raise OSError(f"{self.name(index)} must have {size} bytes, but {len(image)} are there: {why}")
 
     def name(self, index: int) -> str:
-        """Return the shard and its member."""
         return f"{self._shards.urls[self._shard_of[index]]}:{self._members[index]}"
 
     def fingerprint(self) -> dict[str, Any]:

@@ -130,7 +130,6 @@ class Volumes(Source):
             raise SampleError(index, self.name(index), f"cannot be read: {error.strerror or error}") from error
 
     def name(self, index: int) -> str:
-        """Return the path, or the row."""
         return next(_paths(self._items[index]), f"volumes[{index}]")
 
     def fingerprint(self) -> dict[str, Any]:

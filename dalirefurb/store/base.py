@@ -316,7 +316,7 @@ class Store(metaclass=TakesNumbers):
 
 
 class LayeredContents(Contents):
-    """What other open stores hold, which are closed with it. A kind of store adds `get` and `put`."""
+    """What other open stores hold, which are closed with it: all but `get` and `put`, which a kind of store adds."""
 
     def __init__(self, spec: StoreSpec, stores: Sequence[Store]) -> None:
         super().__init__(spec)
@@ -325,33 +325,27 @@ class LayeredContents(Contents):
         self._layers = [store._opened() for store in stores]
 
     def prefetch(self, keys: Keys) -> None:
-        """Prepare to lend samples."""
         for layer in self._layers:
             layer.prefetch(keys)
 
     def held(self, indices: NDArray[np.int64] | None = None) -> Keys:
-        """Tell what is held."""
         held = [NO_KEYS, *(layer.held(indices) for layer in self._layers)]
         return np.concatenate([keys[0] for keys in held]), np.concatenate([keys[1] for keys in held])
 
     def evict(self, indices: NDArray[np.int64], versions: NDArray[np.int64] | None = None) -> None:
-        """Forget indices, or some of their versions."""
         for layer in self._layers:
             layer.evict(indices, versions)
 
     def retain(self, keys: Keys) -> None:
-        """Forget all but these versions."""
         for layer in self._layers:
             layer.retain(keys)
 
     def close(self) -> None:
-        """Close the other stores."""
         for store in self._stores:
             store.close()
 
     @property
     def nbytes(self) -> int:
-        """Bytes set aside for samples."""
         return sum(layer.nbytes for layer in self._layers)
 
     def __len__(self) -> int:

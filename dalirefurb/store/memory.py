@@ -113,7 +113,6 @@ class _Contents(SlotContents):
         available.promise_to(self)
 
     def get(self, keys: Keys) -> Lease:
-        """Lend samples where they lie."""
         with self._lock:
             found, slots = self._pin(keys)
         return Lease(found, self._room.lent(slots), partial(self._release, slots))

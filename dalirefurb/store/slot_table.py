@@ -236,20 +236,17 @@ class SlotContents(Contents):
         self._lock = Lock()
 
     def held(self, indices: NDArray[np.int64] | None = None) -> Keys:
-        """Tell which versions slots hold."""
         with self._lock:
             self._look()
             return self.slot_table.held(indices)
 
     def evict(self, indices: NDArray[np.int64], versions: NDArray[np.int64] | None = None) -> None:
-        """Forget indices, or some of their versions."""
         with self._lock:
             self._look()
             table = self.slot_table
             self._clear(table.hide(indices) if versions is None else table.forget(indices, versions))
 
     def retain(self, keys: Keys) -> None:
-        """Forget all but these versions."""
         with self._lock:
             self._look()
             self._clear(self.slot_table.retain(*keys))

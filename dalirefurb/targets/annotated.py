@@ -50,7 +50,6 @@ class Annotated(DerivedSource):
         self.annotations = dict(targets)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Identify the samples, their order and their targets, as JSON values."""
         targets = {name: [type(target).__name__, target.digest()] for name, target in self.annotations.items()}
         return {"source": ANNOTATED, "of": self._source.fingerprint(), "targets": targets}
 

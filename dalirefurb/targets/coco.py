@@ -122,7 +122,6 @@ class CocoDetection(Annotated):
         self.categories = names
 
     def fingerprint(self) -> dict[str, Any]:
-        """Identify the samples, their targets, and the sizes that are declared."""
         return {**super().fingerprint(), "declared": digest_of(self._declared)}
 
     def refusal(

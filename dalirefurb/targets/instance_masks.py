@@ -76,7 +76,6 @@ class InstanceMasks(ObjectTarget):
         return made._with(rows=Ragged(rows, polygons.rows.offsets), polygons=polygons)
 
     def joined(self, others: Sequence[Any]) -> InstanceMasks:
-        """Return those of all samples, these first."""
         parts = [self, *others]
         rows, outlines, runs = list[Ragged](), 0, 0
         for each in parts:
@@ -92,15 +91,9 @@ class InstanceMasks(ObjectTarget):
         )
 
     def setting(self) -> tuple[Any, ...]:
-        """Tell its kind and arguments."""
         return "InstanceMasks", self.polygons.normalized
 
     def one(self, sample: int, size: tuple[int, int]) -> NDArray[np.uint8]:
-        """Return the masks of one sample's objects, (k, height, width).
-
-        Raises:
-            SampleError: If run lengths are of another size than the image.
-        """
         if (misfit := self.misfit(sample, size)) is not None:
             raise SampleError(sample, f"sample {sample}", misfit, lasting=True)
         objects = self.rows.take(np.array([sample])).values
@@ -147,7 +140,6 @@ class InstanceMasks(ObjectTarget):
             warp_mask(mask.reshape(sides).T, source_map, lines, 0, out[place])
 
     def digest(self) -> str:
-        """Hash all outlines and run lengths, and which objects they are of."""
         return digest_of(super().digest(), self.polygons.digest(), self.runs.values, self.runs.offsets, self.run_sizes)
 
 

@@ -58,7 +58,11 @@ class Target(ABC):
 
     @abstractmethod
     def one(self, sample: int, size: tuple[int, int]) -> Any:
-        """Return that of one sample, whose image has this height and width, to look at: in pixels of that image."""
+        """Return that of one sample, whose image has this height and width, to look at: in pixels of that image.
+
+        Raises:
+            SampleError: If it cannot be used with that image.
+        """
 
     @abstractmethod
     def digest(self) -> str:
@@ -84,26 +88,21 @@ class ObjectTarget(Target, metaclass=Explained):
         return len(self.rows)
 
     def take(self, samples: NDArray[np.int64]) -> Self:
-        """Return that of the objects of some samples."""
         return self._with(rows=self.rows.take(samples))
 
     def joined(self, others: Sequence[Any]) -> Self:
-        """Return that of all samples, these first."""
         return self._with(rows=Ragged.joined([each.rows for each in (self, *others)]))
 
     def setting(self) -> tuple[Any, ...]:
-        """Tell its kind, its arguments, and the type and shape of a row if there is one."""
         own = {name: each for name, each in self.__dict__.items() if name not in ("rows", "outlines")}
         values = self.rows.values
         row = (str(values.dtype), values.shape[1:]) if len(values) else ()
         return type(self).__name__, own, row
 
     def one(self, sample: int, size: tuple[int, int]) -> Any:
-        """Return that of one sample's objects, (k, ...)."""
         return self.rows.take(np.array([sample])).values
 
     def digest(self) -> str:
-        """Hash all values, and how many each sample has."""
         return digest_of(type(self).__name__, self.rows.values, self.rows.offsets)
 
     def __repr__(self) -> str:
@@ -160,12 +159,10 @@ class Boxes(ObjectTarget):
         _check_shares(values, self.normalized, "boxes")
 
     def one(self, sample: int, size: tuple[int, int]) -> Any:
-        """Return one sample's boxes, (k, 4), xyxy in pixels."""
         boxes = super().one(sample, size)
         return boxes * np.tile(size[::-1], 2) if self.normalized else boxes
 
     def digest(self) -> str:
-        """Hash all values, what they are, and what is dropped."""
         return digest_of(super().digest(), np.array([self.min_area, self.min_visible, self.normalized]))
 
 
@@ -213,7 +210,6 @@ class Keypoints(ObjectTarget):
         _check_shares(self.rows.values[..., :2], self.normalized, "keypoints")
 
     def one(self, sample: int, size: tuple[int, int]) -> Any:
-        """Return those of one sample's objects, in pixels."""
         return self.in_pixels(super().one(sample, size), np.array(size))
 
     def in_pixels(self, points: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -225,7 +221,6 @@ class Keypoints(ObjectTarget):
         return scaled
 
     def digest(self) -> str:
-        """Hash all values, and what is swapped."""
         own = [np.array(self.swapped or ()), np.array(self.centre)]
         return digest_of(super().digest(), *own, *([np.array(True)] if self.normalized else []))
 
@@ -268,7 +263,6 @@ class Polygons(ObjectTarget):
         self.rows = Ragged(ranges, offsets.astype(np.int64))
 
     def joined(self, others: Sequence[Any]) -> Self:
-        """Return that of all samples, these first."""
         parts = [self, *others]
         starts = np.cumsum([0, *(len(each.outlines) for each in parts[:-1])])
         rows = [Ragged(each.rows.values + start, each.rows.offsets) for each, start in zip(parts, starts, strict=True)]
@@ -276,12 +270,10 @@ class Polygons(ObjectTarget):
         return self._with(rows=Ragged.joined(rows), outlines=outlines)
 
     def one(self, sample: int, size: tuple[int, int]) -> list[list[NDArray[np.float64]]]:
-        """Return the outlines of one sample's objects, in pixels."""
         ranges, scale = self.rows.take(np.array([sample])).values.tolist(), size[::-1] if self.normalized else (1, 1)
         return [[part * scale for part in self.outlines.take(np.arange(*its)).parts()] for its in ranges]
 
     def digest(self) -> str:
-        """Hash the vertices of all outlines, and which objects they are of."""
         return digest_of(super().digest(), self.outlines.values, self.outlines.offsets, np.array(self.normalized))
 
 
@@ -327,23 +319,18 @@ class Values(Target, metaclass=Explained):
         return len(self.values)
 
     def take(self, samples: NDArray[np.int64]) -> Values:
-        """Return that of some samples."""
         return Values(self.values[samples])
 
     def joined(self, others: Sequence[Any]) -> Values:
-        """Return that of all samples, these first."""
         return Values(np.concatenate([self.values, *(each.values for each in others)]))
 
     def setting(self) -> tuple[Any, ...]:
-        """Tell its kind, and the type and shape of a value."""
         return "Values", (str(self.values.dtype), self.values.shape[1:])
 
     def one(self, sample: int, size: tuple[int, int]) -> NDArray[Any]:
-        """Return that of one sample."""
         return np.array(self.values[sample])
 
     def digest(self) -> str:
-        """Hash all values."""
         return digest_of("Values", self.values)
 
     def __repr__(self) -> str:

@@ -126,7 +126,6 @@ class Masks(Target, metaclass=Explained):
         )
 
     def setting(self) -> tuple[Any, ...]:
-        """Tell its kind, type and fill."""
         return "Masks", str(self.dtype), self.fill
 
     def name(self, sample: int) -> str:
@@ -154,11 +153,6 @@ class Masks(Target, metaclass=Explained):
         return decoded
 
     def one(self, sample: int, size: tuple[int, int]) -> NDArray[Any]:
-        """Return that of one sample, a copy (height, width).
-
-        Raises:
-            SampleError: If it cannot be used.
-        """
         try:
             return np.array(self.fitting(sample, size))
         except MaskError as error:

@@ -203,7 +203,6 @@ class DeviceLease(Lease):
         return None if self._room is None else self._room.places(self._slots, memory)
 
     def release(self) -> None:
-        """Give the slots back, as `Lease.release` says."""
         super().release()
         self._room = None
 
@@ -217,7 +216,6 @@ class _Contents(SlotContents):
         self._room = room
 
     def get(self, keys: Keys) -> DeviceLease:
-        """Lend samples where they are."""
         with self._lock:
             found, slots = self._pin(keys)
         return DeviceLease(found, slots, self._room, partial(self._release, slots))

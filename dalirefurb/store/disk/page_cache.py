@@ -173,7 +173,6 @@ class BlockReadAhead(SampleReadAhead):
         self._closed = False
 
     def ask(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Have the blocks of n samples read."""
         blocks = _blocks(starts, sizes)
         with self._changed:
             new = [block for block in blocks if block not in self._coming]
@@ -190,7 +189,6 @@ class BlockReadAhead(SampleReadAhead):
             self._asked += spans(new)
 
     def wait(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Wait for the blocks of n samples."""
         if self._coming:
             blocks = _blocks(starts, sizes)
             with self._changed:

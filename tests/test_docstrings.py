@@ -1,4 +1,4 @@
-"""What overrides a method of a stage needs no docstring of its own; whatever is new does, which ruff cannot tell."""
+"""What overrides a method needs no docstring of its own; whatever is new does, which ruff cannot tell."""
 
 import importlib
 import inspect
@@ -8,11 +8,11 @@ from types import FunctionType
 
 import pytest
 
+from dalirefurb import source, store, targets
 from dalirefurb.augment import policies, stages
 
-MODULES = [
-    each.name for kind in (policies, stages) for each in pkgutil.iter_modules(kind.__path__, f"{kind.__name__}.")
-]
+PACKAGES = (policies, source, stages, store, targets)
+MODULES = [each.name for kind in PACKAGES for each in pkgutil.walk_packages(kind.__path__, f"{kind.__name__}.")]
 METHODS = (FunctionType, property, cached_property, staticmethod, classmethod)
 
 

@@ -33,12 +33,11 @@ class Attached(Mappable, metaclass=Explained):
                     ...
 
     Batches lie in memory that all trainings share, and are not copied. They are good as long as they are kept, and what
-    is written into them is seen by nobody else. To let go of a batch is to let go of its tensors, as a loop does that
-    keeps none; who keeps many takes memory for them.
+    is written into them is seen by nobody else; who keeps many takes memory for them.
 
-    It is attached when it is first iterated, or asked for its epoch or state: from then on the others wait for it, once
-    they are `ahead` batches before it. So ask when training can begin, and close it when training is over; the end of
-    the process, however it comes, closes it, too. Without a state it begins with the first epoch that is still to come.
+    It is attached when it is first iterated, or asked for its epoch or state: from then on the others wait for it. So
+    ask when training can begin, and close it when training is over, as the end of the process does. Without a state it
+    begins with the first epoch that is still to come.
 
     Args:
         name: Name that the broadcast has.

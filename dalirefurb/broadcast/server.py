@@ -58,11 +58,8 @@ class Broadcast(metaclass=Explained):
             broadcast.wait()
 
     and in each training `for images, labels in Attached("photos")`, see `Attached`. All are served the very batches of
-    a loader of their own. Who is faster waits for who is slower, once it is `ahead` batches before it. Who is killed is
-    let go at once, and disturbs nobody. An error of the loader reaches all trainings, behind the batches before it.
-
-    Where processes train together, each rank has a broadcast of its own, of its rank's loader, with the rank in the
-    name.
+    a loader of their own; who waits for whom is in docs/how-to/sweeps.md. Where processes train together, each rank has
+    a broadcast of its own, of its rank's loader, with the rank in the name.
 
     Args:
         loader: Loader of this process, whose batches are on the CPU. It goes on where it is.

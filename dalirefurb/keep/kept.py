@@ -63,24 +63,19 @@ class Kept(DerivedSource):
     runs after each other. What comes first stays; where there is no more room, the rest comes from the other source
     each time. A file that was changed is read anew by whoever begins after that.
 
-    With `form="decoded"` a loader whose decoding is the CPU's reads its crops from the images, and decodes nothing.
-    They take 3 bytes a pixel, four to ten times what JPEG takes. With `form="encoded"` files that are far away are
-    near. Both can be had: `Kept(Kept(far, "/local/files", form="encoded"), "/dev/shm/images")`.
-
-    With stages for a form, such as decoding and a `Resize(512)`, what these leave is kept, which takes fewer bytes, and
-    is not made again; recipes have to begin with them. An image that would have more pixels than a loader's default
-    allows after one of them is a bad sample, also where a crop follows.
+    Which form to take is in docs/how-to/keep.md. With stages for a form recipes have to begin with them, and an image
+    that would have more pixels than a loader's default allows after one of them is a bad sample, also where a crop
+    follows.
 
     Args:
         source: The other source.
         path: Folder where samples are kept, made if need be: on a fast local disk, or in memory, such as below
             /dev/shm. Or several in a list, on a disk each: a hash of its index says in which of them a sample is.
-        form: "decoded": images, upright, as a loader decodes them; of a source whose samples are images already, these.
-            "planes": the same images, those of JPEGs of 4:2:0 in half the bytes, and those in grey in a third, as the
-            planes that their files have; of a crop's window RGB is made each time, bit for bit the same. Images that
-            EXIF turns, and those of other files, are kept as with "decoded". "encoded": bytes as they were read. Or the
-            first stages of recipes, of which none is random, such as `recipe.stages[:2]`: what they leave, by the
-            kernels of a loader; targets would not move along.
+        form: "decoded": images, upright, as a loader decodes them, 3 bytes a pixel; of a source whose samples are
+            images already, these. "planes": the same images, those of JPEGs of 4:2:0 in half the bytes, and those in
+            grey in a third, as the planes that their files have. "encoded": bytes as they were read. Or the first
+            stages of recipes, of which none is random, such as `recipe.stages[:2]`: what they leave, by the kernels of
+            a loader; targets would not move along.
         size: Bytes that each folder may take, such as "200GB", or a share of what is free there and what it holds.
 
     Raises:

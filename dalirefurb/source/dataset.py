@@ -29,10 +29,9 @@ class TorchDataset(Source):
     would turn them, which encoded ones are. All are encoded, or none is. Item i must be the same whenever it
     is read: leave augmentation to the recipe, and decoding too, where the dataset can give encoded images.
 
-    Several threads read a dataset, and as with PyTorch's worker processes each reads a copy of its own: made by pickle,
-    of the dataset as it is now, so that what is changed in it later is not seen. A dataset that cannot be pickled, as
-    one with an open file, or that takes more than 128 MB then, as one with its images in memory, is read by one thread
-    at a time. What even copies share, such as a global, or a file by its number, needs a lock of the dataset's own.
+    As with PyTorch's worker processes each thread reads a copy of its own, made by pickle, of the dataset as it is now.
+    One that cannot be pickled, or takes more than 128 MB so, is read by one thread at a time. What even copies share,
+    such as a global, or a file by its number, needs a lock of the dataset's own.
 
     Args:
         dataset: Map-style dataset, with `__len__` and `__getitem__`.
@@ -51,8 +50,8 @@ class TorchDataset(Source):
         SampleError: An item cannot be read while all are read for their labels.
 
     Note:
-        What is behind a dataset is not known: a store notices other images under equal labels only among the 16 that
-        `fingerprint` reads. Where others have changed, `purge` it or take another one; or override `content`.
+        A store notices other images under equal labels only among the 16 that `fingerprint` reads. Where others have
+        changed, `purge` it or take another one; or override `content`.
     """
 
     def __init__(

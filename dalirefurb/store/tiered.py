@@ -1,14 +1,9 @@
 """TieredStore: fast tiers take what their budgets allow, slower ones the rest.
 
-How it is intended to behave (if the code differs, that is a bug):
-
-* A version goes to the fastest tier that takes it, and stays there: nothing moves.
-* What any tier holds is held, is found, and is not put again.
-
-That needs no plan, and where a planner serves a version at most once an epoch no placement serves more from the fast
-tiers. Each of their slots serves at most one hit an epoch, of what lies there when the epoch begins: what takes the
-slot later was served or computed just then, so its own hit comes in an epoch after. And by then all slots are full,
-since one that is freed takes the next version that is computed; but for those freed after an epoch's last one.
+A version goes to the fastest tier that takes it, and stays there; what any tier holds is not put again. Where a planner
+serves a version at most once an epoch no placement serves more from the fast tiers. Each of their slots serves at most
+one hit an epoch, of what lies there when the epoch begins, and by then all slots are full: what takes one later was
+served or computed just then, so its own hit comes in an epoch after.
 """
 
 from __future__ import annotations
@@ -144,10 +139,8 @@ class TieredStore(Store):
         TieredStore(memory="16GB")                        # the rest is computed again
 
     A sample stays where it is until it is evicted. No other placement serves more from the faster tiers, where an epoch
-    serves each version at most once (`Refurbish`, `SmartCache`, `Frozen`). `Echo` serves versions again
-    after long and short times, and the fast tiers serve no more than their share: of `Echo(Standard(...))` with two
-    uses, with a quarter of the slots in memory, 0.67 of what those used soonest would be. Give memory half as many
-    slots as the echo's buffer has rows: then it is 0.99.
+    serves each version at most once (`Refurbish`, `SmartCache`, `Frozen`). For `Echo` give memory half as many slots as
+    its buffer has rows.
 
     Each tier has the slots that its budget pays for and that faster ones lack; one without any stays closed. Where
     samples vary in size, how many fit is not known, and a tier without a budget has all. If the budgets pay for fewer

@@ -1,16 +1,9 @@
 """DiskStore: samples in one file, whose slots say what they hold, beyond the process that made them.
 
-How it is intended to behave (if the code differs, that is a bug):
-
-* A sample is lent only if every byte of it is as it was put, which is looked at each time; anything else is "not
-  found", and counted.
-* Opened again for the same fingerprint, the store holds what it held, however the process before it ended.
-* Once open, trouble with the disk costs hits and one warning, never an error: a store that cannot write goes on
-  lending, one that cannot read holds nothing.
-* What others do to the file costs no more than that either, but for two cases, both of samples that are lent where
-  they lie, in the page cache. A byte that somebody changes after a sample was looked at, and before its lease is
-  released, is served as it is then; the next time the sample is not found. And whoever cuts the file short meanwhile
-  ends the process or, at best, has `Lease.release` raise an error.
+A sample is lent only if every byte of it is as it was put. Once open, trouble with the disk costs hits and one warning,
+never an error: a store that cannot write goes on lending, one that cannot read holds nothing. What others may do to the
+file is in docs/stores.md: who cuts it short while samples are lent where they lie ends the process or, at best, has
+`Lease.release` raise an error.
 """
 
 from __future__ import annotations
@@ -47,18 +40,12 @@ class DiskStore(Store):
     the file has later versions, few hits or none: a `NothingKeptWarning`.
 
     Opened with another number of slots it keeps of its samples what fits. `open` raises `StoreError` where the file
-    cannot be used, is in use, holds samples of another fingerprint, or does not fit on its disk.
+    cannot be used, is in use, holds samples of another fingerprint, as of files that have changed, or does not fit on
+    its disk.
 
-    Nothing is flushed: samples outlive the process at once, the machine once the kernel has written them. Where memory
-    has room for twice the file, samples that the page cache has are lent where they lie, else they are copied. The file
-    is locked, but a lock keeps out only those who ask: nobody else may write to it. What was changed before a sample is
-    lent makes it a miss, what is changed while it is lent where it lies is served; a copy does not change any more. To
-    compare checksums again after each use would take an eighth of what serving a hit takes. A forked child must not use
-    the store that its parent has open. `inspect`, `verify` and `purge` concern a path: see `upkeep`.
-
-    A loader opens it for what its source's files, or array, are then, see `Source.content`: sizes, times of change and
-    inodes of all files. Where one was written, replaced, copied (`cp -a` too) or just touched, opening raises: `purge`
-    the store or take another path.
+    Samples outlive the process at once, the machine once the kernel has written them. Nobody else may write to the
+    file, and a forked child must not use the store that its parent has open: docs/stores.md says what makes it safe.
+    `inspect`, `verify` and `purge` concern a path: see `upkeep`.
 
     Args:
         path: The file. It is made if there is none; its folder must exist.

@@ -35,25 +35,22 @@ class Lease:
         images: The images that were found, without places for those that were not.
     """
 
-    __slots__ = ("_on_release", "_samples", "found", "images")
+    __slots__ = ("_on_release", "found", "images")
 
     def __init__(self, found: NDArray[np.bool_], images: Images, on_release: Callable[[], None]) -> None:
         self.found = found
         self.images = images
-        self._samples: list[Image | None] | None = None
         self._on_release: Callable[[], None] | None = on_release
 
     @property
     def samples(self) -> list[Image | None]:
         """Read-only HWC uint8 images, None where not found; empty once released."""
-        if self._samples is None:
-            images = iter(self.images)
-            self._samples = [next(images) if found else None for found in self.found.tolist()]
-        return self._samples
+        images, held = iter(self.images), self._on_release is not None
+        return [next(images) if found else None for found in self.found.tolist()] if held else []
 
     def release(self) -> None:
         """Give the slots back: views taken from `samples` must not be read any more. Twice is as once."""
-        on_release, self._on_release, self._samples, self.images = self._on_release, None, [], Images(())
+        on_release, self._on_release, self.images = self._on_release, None, Images(())
         if on_release is not None:
             on_release()
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.errors import OutOfMemoryError
-from dalirefurb.image_batch import Image, Images, Places, aligned_empty, images_at
+from dalirefurb.image_batch import Image, Images, aligned_empty, images_at
 from dalirefurb.store.allocator import Allocator
 from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
 from dalirefurb.store.slot_table import SlotContents, SlotTable
@@ -86,10 +86,6 @@ def _spare(spec: StoreSpec) -> int:
     return min(spec.slots, max(_SPARE, _SPARE_BYTES // math.prod(spec.slot_shape))) if spec.slot_shape else 0
 
 
-class _User:
-    """Whoever has images that were made in slots: when it is gone, nobody has."""
-
-
 class _Contents(SlotContents):
     """Slots in memory: their names and their bytes.
 
@@ -100,11 +96,7 @@ class _Contents(SlotContents):
 
     def __init__(self, spec: StoreSpec, affordable: StoreSpec) -> None:
         slots, spare, shape = affordable.slots, _spare(affordable), spec.slot_shape
-        self._room: SlotRows | Blocks
-        if shape is None:
-            self._room = Blocks(affordable.arena_bytes, slots)
-        else:
-            self._room = SlotRows(shape, slots + spare)
+        self._room = SlotRows(shape, slots + spare) if shape else Blocks(affordable.arena_bytes, slots)
         super().__init__(spec, SlotTable(slots, spare))
         self._nbytes = affordable.nbytes
         self._slots = slots + spare
@@ -140,9 +132,9 @@ class _Contents(SlotContents):
             slots = self.slot_table.reserve(count)
         if not isinstance(self._room, SlotRows) or not len(slots):
             return None
-        user = _User()
+        images, user = self._room.reserved(slots)
         self._left.expect(user, slots)
-        return self._room.reserved(slots, user)
+        return images
 
     @property
     def nbytes(self) -> int:
@@ -187,16 +179,13 @@ class SlotRows:
         """View the images of slots, shape (n,), read-only."""
         return Images.rows_of(self._lent, slots)
 
-    def reserved(self, slots: NDArray[np.int64], user: object) -> Images:
-        """Return the images of slots, shape (n,), to be written; they, and views of them, keep their user."""
-        rows = self._rows
-        images = Images.on_demand(
-            len(slots),
-            lambda: [np.asarray(_Used(rows[slot], user)) for slot in slots.tolist()],
-            lambda: Places.of_rows(rows, slots),
-        )
-        images.whole = rows, slots
-        return images
+    def reserved(self, slots: NDArray[np.int64]) -> tuple[Images, object]:
+        """Return the images of slots, shape (n,), to be written, and what is gone when nobody has a view of them."""
+        user = _User(self._rows)
+        rows = np.asarray(user)
+        images = Images.rows_of(rows, slots)
+        images.whole = self._rows, slots
+        return images, user
 
     def slots_of(self, samples: Sequence[Image]) -> NDArray[np.int64] | None:
         """Return the slots that samples were made in, shape (n,), if they were."""
@@ -207,13 +196,12 @@ class SlotRows:
         """Do nothing: a row belongs to its slot."""
 
 
-class _Used:
-    """An array's memory, and who uses it: arrays that NumPy makes of this keep both."""
+class _User:
+    """Whoever has images that were made in an array's rows: the array that NumPy makes of this, and views of it do."""
 
-    def __init__(self, array: Image, user: object) -> None:
+    def __init__(self, array: NDArray[np.uint8]) -> None:
         self.__array_interface__ = array.__array_interface__
         self._array = array
-        self._user = user
 
 
 class Blocks:

@@ -26,10 +26,7 @@ class Annotated(DerivedSource):
 
     Args:
         source: The other source. Its labels are not served: `Values(source.labels)` would be a target.
-        targets: What each sample has beside its image, by name.
-
-    Attributes:
-        annotations: What each sample has beside its image, by name.
+        targets: What each sample has beside its image, by name; they are its `annotations`.
 
     Raises:
         ConfigurationError: If the targets do not fit the source, or each other.

@@ -1,11 +1,4 @@
-"""Kinds of targets: what belongs to an image beside its pixels, and whether it moves with them.
-
-Boxes, Keypoints, Polygons    coordinates of objects: they move with the image
-InstanceMasks                 a mask of each object, see `instance_masks`
-Objects                       what else is known of each object, such as its class: it goes where its object goes
-Masks                         a number for each pixel, see `masks`
-Values                        what belongs to the image as a whole
-"""
+"""Kinds of targets: what belongs to an image beside its pixels, and whether it moves with them."""
 
 from __future__ import annotations
 
@@ -100,7 +93,11 @@ class ObjectTarget(Target, metaclass=Explained):
         return type(self).__name__, own, row
 
     def one(self, sample: int, size: tuple[int, int]) -> Any:
-        return self.rows.take(np.array([sample])).values
+        return self.in_pixels(self.rows.take(np.array([sample])).values, np.array(size))
+
+    def in_pixels(self, values: NDArray[Any], sizes: NDArray[np.int64]) -> NDArray[Any]:
+        """Return rows, (k, ...), in pixels of images of these heights and widths, (k, 2) or (2,)."""
+        return values
 
     def digest(self) -> str:
         return digest_of(type(self).__name__, self.rows.values, self.rows.offsets)
@@ -158,9 +155,8 @@ class Boxes(ObjectTarget):
         self.normalized = bool(normalized)
         _check_shares(values, self.normalized, "boxes")
 
-    def one(self, sample: int, size: tuple[int, int]) -> Any:
-        boxes = super().one(sample, size)
-        return boxes * np.tile(size[::-1], 2) if self.normalized else boxes
+    def in_pixels(self, values: NDArray[Any], sizes: NDArray[np.int64]) -> NDArray[Any]:
+        return values * np.tile(sizes[..., ::-1], 2) if self.normalized else values
 
     def digest(self) -> str:
         return digest_of(super().digest(), np.array([self.min_area, self.min_visible, self.normalized]))
@@ -209,14 +205,10 @@ class Keypoints(ObjectTarget):
         self.normalized = bool(normalized)
         _check_shares(self.rows.values[..., :2], self.normalized, "keypoints")
 
-    def one(self, sample: int, size: tuple[int, int]) -> Any:
-        return self.in_pixels(super().one(sample, size), np.array(size))
-
-    def in_pixels(self, points: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return points (k, points, 2 or 3) in pixels, of images of these heights and widths, (k, 2) or (2,)."""
+    def in_pixels(self, values: NDArray[Any], sizes: NDArray[np.int64]) -> NDArray[Any]:
         if not self.normalized:
-            return points
-        scaled = points.copy()
+            return values
+        scaled = values.copy()
         scaled[..., :2] *= sizes[..., None, ::-1]
         return scaled
 

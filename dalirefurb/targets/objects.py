@@ -76,10 +76,8 @@ def moved_objects(
         rows, taken = rows[here], {name: each.kept(here) for name, each in taken.items()}
     stay = np.ones(len(rows), np.bool_)
     for name, target in objects.items():
-        values = taken[name].values
+        values = target.in_pixels(taken[name].values, sizes[rows])
         if isinstance(target, Boxes):
-            if target.normalized:
-                values = values * np.tile(sizes[rows, ::-1], 2)
             limits = {"min_area": target.min_area, "min_visible": target.min_visible}
             boxes, kept = map_boxes(values, rows, places, size, **limits)
             if pasted is not None:
@@ -90,8 +88,7 @@ def moved_objects(
             taken[name] = Ragged(boxes, taken[name].offsets)
             stay &= kept
         elif isinstance(target, Keypoints):
-            points = _points(target, target.in_pixels(values, sizes[rows]), rows, places, size)
-            taken[name] = Ragged(points, taken[name].offsets)
+            taken[name] = Ragged(_points(target, values, rows, places, size), taken[name].offsets)
     kept_rows = rows[stay]
     made: dict[str, Any] = {name: each if stay.all() else each.kept(stay) for name, each in taken.items()}
     for name, target in objects.items():

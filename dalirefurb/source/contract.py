@@ -343,10 +343,6 @@ class Subset(DerivedSource):
         return {"source": "Subset", "of": self._source.fingerprint(), "samples": len(self), "indices": digest}
 
 
-def _names(source: Source) -> list[str] | None:
-    return None if source.annotations is None else sorted(source.annotations)
-
-
 _ALIKE: Sequence[tuple[str, Callable[[Source], Any], str]] = (
     ("have gone through the same stages", lambda each: each.prefix, "keep both by Kept(..., form=) of the same stages"),
     ("be encoded alike", lambda each: each.encoded, "TorchDataset(source) is one with decoded images"),
@@ -354,7 +350,7 @@ _ALIKE: Sequence[tuple[str, Callable[[Source], Any], str]] = (
     ("have labels of one shape", lambda each: each.labels.shape[1:], "reshape the one's"),
     ("have the same classes", lambda each: each.classes, "if all mean the same, assign the one's"),
     ("have the same value_range", lambda each: each.value_range, "pass it to both"),
-    ("have targets of the same names", _names, "give both Annotated(source, targets)"),
+    ("have targets of the same names", lambda each: each.annotations and {*each.annotations}, "give both Annotated"),
     ("have the same categories", lambda each: each.categories, "if all mean the same, assign the one's"),
 )
 """What sources that are put together must do, what says whether they do, and what helps."""

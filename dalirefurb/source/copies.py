@@ -29,9 +29,6 @@ class Copies:
     Args:
         dataset: Dataset with `__getitem__`.
         thread_safe: Whether threads can read the dataset side by side; then all do, and there are no copies.
-
-    Attributes:
-        dataset: The dataset that was given.
     """
 
     def __init__(self, dataset: Any, *, thread_safe: bool) -> None:

@@ -72,15 +72,10 @@ class Volumes(Source):
         keys: Sequence[str] | None = None,
         revision: int = 1,
     ) -> None:
-        for name, given in (("volumes", volumes), ("masks", masks)):
+        remedy = "pass such as sorted(glob.glob(...)), or range(len(dataset)) and load=dataset.__getitem__"
+        for name, given in (("volumes", volumes), ("masks", [None] if masks is None else masks)):
             listed = isinstance(given, (Sequence, np.ndarray)) and not isinstance(given, (str, bytes))
-            if not (listed and given is not None and len(given)) and not (given is None and name == "masks"):
-                raise ConfigurationError(
-                    argument=name,
-                    requirement="a list of at least one path or array",
-                    given=f"a {type(given).__name__}" if not listed else "none",
-                    remedy="pass such as sorted(glob.glob(...)), or range(len(dataset)) and load=dataset.__getitem__",
-                )
+            require(listed and len(given) > 0, name, "a list of at least one path or array", given, remedy)
         if masks is not None and len(masks) != len(volumes):
             raise ConfigurationError(
                 f"each volume must have a mask, but there are {len(volumes)} volumes and {len(masks)} masks: list them "

@@ -28,15 +28,7 @@ from dalirefurb.reading.formats import JPEG_NEAR, Header, pnm_header, proven
 from dalirefurb.reading.pillow_decoder import PillowDecoder, PillowError
 from dalirefurb.source.levels import Levels
 
-_SEEN = np.dtype(
-    [
-        ("digest", np.uint64),
-        ("head", np.int32),
-        ("height", np.int32),
-        ("width", np.int32),
-        ("by_pillow", np.bool_),
-    ]
-)
+_SEEN = np.dtype([("digest", "u8"), ("head", "i4"), ("height", "i4"), ("width", "i4"), ("by_pillow", "?")])
 """Digest of the bytes that were read, for that see `_digest`; the image's size in pixels, 0 at first; its decoder."""
 
 
@@ -131,9 +123,9 @@ class Inspector:
     def __init__(
         self,
         num_samples: int,
-        *,
         max_pixels: int | None,
         levels: Levels,
+        *,
         name: Callable[[int], str] = str,
         on_look: OnLook = lambda images, by_pillow, seconds: None,
     ) -> None:

@@ -49,9 +49,6 @@ class PillowDecoder:
         max_pixels: Largest number of pixels in an image; a larger image is refused before it is decoded. None: any
             size.
         levels: Levels of what is deeper than 8 bits.
-
-    Attributes:
-        max_pixels: Largest number of pixels in an image; None: any size.
     """
 
     def __init__(self, max_pixels: int | None, levels: Levels) -> None:

@@ -106,17 +106,10 @@ class Reader:
         self._asks_for_images = asks_for_images and source.encoded
         self._passes_images = passes_images
         self.substitutes = substitutes
-        self._inspector = (
-            Inspector(
-                len(source),
-                max_pixels=max_pixels,
-                levels=Levels(source.value_range),
-                name=source.name,
-                on_look=on_look,
-            )
-            if source.encoded
-            else None
-        )
+        self._inspector: Inspector | None = None
+        if source.encoded:
+            levels, samples = Levels(source.value_range), len(source)
+            self._inspector = Inspector(samples, max_pixels, levels, name=source.name, on_look=on_look)
         # Sizes of what was read; that of targets' images is needed where these come from a store, too.
         self._sizes = None if source.annotations is None else np.zeros((len(source), 2), np.int32)
         self._max_batch_size = max_batch_size

@@ -77,6 +77,9 @@ class KeepFolder:
 
     A folder that may be read only is served from, and nothing is added.
 
+    Attributes:
+        full: Whether nothing is added any more.
+
     Args:
         path: Path of the folder; it is made if it is not there.
         identity: Source and form of what is kept, as JSON values.
@@ -106,7 +109,7 @@ class KeepFolder:
         self._known = np.zeros(num_samples, np.uint64)
         # Whether its stamp was another one, or not known: it is asked for again.
         self._doubted = np.zeros(num_samples, np.bool_)
-        self._full = False
+        self.full = False
         self._descriptors: list[int] = []
         weakref.finalize(self, _close, self._descriptors, os.getpid())
         whole = {"format": _FORMAT, "num_samples": num_samples, **identity}
@@ -136,7 +139,7 @@ class KeepFolder:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or not (self._path / IDENTITY).exists():
                 raise
             self._room, self._records_file, self._data_file = self._opened(os.O_RDONLY)
-            self._full = True
+            self.full = True
             self._take_on(identity, sampled)
             return
         for _ in range(_TRIES):
@@ -157,11 +160,6 @@ class KeepFolder:
             self._descriptors.append(os.open(self._path / name, flags, 0o666))
             file_lock.keep_from_children(self._descriptors[-1])
         return self._descriptors[-len(_OPENED) :]
-
-    @property
-    def full(self) -> bool:
-        """Whether nothing is added any more."""
-        return self._full
 
     @property
     def nbytes(self) -> int:
@@ -275,7 +273,7 @@ class KeepFolder:
     def _ends(self) -> bool:
         """Add nothing any more; return whether that is new."""
         with self._lock:
-            new, self._full = not self._full, True
+            new, self.full = not self.full, True
         return new
 
     def _give_up(self, error: OSError) -> None:

@@ -42,13 +42,13 @@ def test_a_disk_that_is_full_leaves_the_others_their_room(form: Any, photos: Ima
     one = Kept(photos, disks(tmp_path), form=form, size=0)
     assert_same(served(one, CROPPED), served(photos, CROPPED))
     kept = Kept(photos, disks(tmp_path), form=form)
-    kept._folders()[0]._full = True
+    kept._folders()[0].full = True
     count = kept.fill()
     assert inspect(disks(tmp_path)[0]).kept == 0
     assert count == sum(inspect(path).kept for path in disks(tmp_path)[1:]) > 10
     source = Counted(photos)
     again = Kept(source, disks(tmp_path), form=form)
-    again._folders()[0]._full = True
+    again._folders()[0].full = True
     assert_same(served(again, CROPPED), served(photos, CROPPED))
     assert len(set(source.asked)) == NUM_SAMPLES - count
 

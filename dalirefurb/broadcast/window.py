@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dalirefurb.broadcast.wire import SharedMemory
@@ -25,6 +26,7 @@ _STEP = 1 << 16
 """Bytes by which slots grow; what is told beside the tensors varies a little."""
 
 
+@dataclass(eq=False)
 class Training:
     """One that has come.
 
@@ -36,12 +38,11 @@ class Training:
         refusal: What it is told in place of a batch, once it was let go.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.wants: Position | None = None
-        self.asked: int | None = None
-        self.held: Counter[int] = Counter()
-        self.refusal: Exception | None = None
+    connection: socket.socket
+    wants: Position | None = None
+    asked: int | None = None
+    held: Counter[int] = field(default_factory=Counter)
+    refusal: Exception | None = None
 
 
 class Made(NamedTuple):

@@ -65,15 +65,7 @@ class Asked(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """What a training is told when it comes; for the attributes see `Attached`.
-
-    Attributes:
-        num_batches: Batches of an epoch.
-        batch_size: Rows of a full batch.
-        num_samples: Samples of the source.
-        with_indices: Whether a batch has a third part.
-        slots: Memories that are in use at a time.
-    """
+    """What a training is told when it comes: what `Attached` says, and how many slots are in use at a time."""
 
     num_batches: int
     batch_size: int

@@ -37,8 +37,7 @@ class Volumes(Source):
     smallest of these that has them all. `source[i]` is a volume with its channels, and the labels of its voxels, or of
     all of it. A batch is `images, masks`, or `images, labels` where there are no masks.
 
-    The axes are those of the array. Of a NIfTI file, as nibabel reads it, they are x, y and z, and channels, if there
-    are any, which come first here; how it is turned, and how far its voxels are apart, is not looked at: `load` can.
+    The axes are those of the array: of a NIfTI file x, y and z, as nibabel has them, and channels come first.
 
     Args:
         volumes: Paths of files, .npy, .npz (the array "image", or the only one), .nii, .nii.gz (by nibabel) or .zarr

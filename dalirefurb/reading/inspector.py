@@ -26,6 +26,7 @@ from dalirefurb import dali
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.formats import JPEG_NEAR, Header, pnm_header, proven
 from dalirefurb.reading.pillow_decoder import PillowDecoder, PillowError
+from dalirefurb.source.contract import Numbers
 from dalirefurb.source.levels import Levels
 
 _SEEN = np.dtype([("digest", "u8"), ("head", "i4"), ("height", "i4"), ("width", "i4"), ("by_pillow", "?")])
@@ -135,9 +136,7 @@ class Inspector:
         self._lock = threading.Lock()
         self._seen = np.zeros(num_samples, _SEEN)
 
-    def look(
-        self, indices: NDArray[np.int64], data: list[NDArray[np.uint8]]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def look(self, indices: Numbers, data: list[NDArray[np.uint8]]) -> tuple[Numbers, Numbers]:
         """Put what Pillow decodes in the place of samples; return heights and widths in pixels, each (n,).
 
         Args:

@@ -18,6 +18,7 @@ from dalirefurb.reading.formats import as_pnm
 from dalirefurb.reading.inspector import Inspector, OnLook, Refused
 from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source
+from dalirefurb.source.contract import Numbers
 from dalirefurb.source.levels import Levels
 from dalirefurb.source.outage import RETRY_S, Patience, is_page
 from dalirefurb.system.threads import Background
@@ -38,9 +39,9 @@ class Samples:
     """
 
     data: Sequence[NDArray[np.uint8]]
-    heights: NDArray[np.int64]
-    widths: NDArray[np.int64]
-    indices: NDArray[np.int64]
+    heights: Numbers
+    widths: Numbers
+    indices: Numbers
     as_read: Sequence[NDArray[np.uint8]] = ()
 
 
@@ -60,7 +61,7 @@ _POLL_S = 0.1
 Held = Sequence["NDArray[np.uint8] | None"]
 """What is at hand already of some encoded samples, as it was read before; one per row, None: nothing."""
 
-Refusal = Callable[[NDArray[np.int64], NDArray[np.int64]], "tuple[int, str] | None"]
+Refusal = Callable[[Numbers, Numbers], "tuple[int, str] | None"]
 """Finds, by heights and widths, the row of an image that cannot be used, and says why."""
 
 
@@ -117,7 +118,7 @@ class Reader:
         self._nothing: Future[Samples] = Future()
         self._nothing.set_result(Samples([], np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)))
 
-    def read(self, indices: NDArray[np.int64], versions: NDArray[np.int64], held: Held = ()) -> Future[Samples]:
+    def read(self, indices: Numbers, versions: Numbers, held: Held = ()) -> Future[Samples]:
         """Start to read what these versions, shape (n,), are made of; what is held of it is not read, but looked at.
 
         The future raises `SampleError` if one of the samples cannot be used and is not replaced, `ReadError` if storage
@@ -127,13 +128,13 @@ class Reader:
             return self._pool.submit(partial(self._read, indices, versions, held))
         return self._nothing
 
-    def sizes(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def sizes(self, indices: Numbers) -> tuple[Numbers, Numbers]:
         """Read some samples now, or what replaces their version 0; return heights and widths in pixels, each (n,)."""
         sizes = [(samples.heights, samples.widths) for samples in self._now(indices)]
         heights, widths = np.concatenate(sizes, axis=1)
         return heights, widths
 
-    def known_sizes(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def known_sizes(self, indices: Numbers) -> tuple[Numbers, Numbers]:
         """Return heights and widths in pixels, each (n,), of images of a source with targets.
 
         Those that were not read yet, but are in a store of an earlier run, are read now.
@@ -151,16 +152,16 @@ class Reader:
             raise self._error(int(indices[heights.argmin()]), "its size is needed for its targets, and cannot be read")
         return heights, widths
 
-    def lengths(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def lengths(self, indices: Numbers) -> Numbers:
         """Read some encoded samples now, or what replaces their version 0; return the bytes of each, shape (n,)."""
         return np.array([len(sample) for samples in self._now(indices) for sample in samples.as_read], np.int64)
 
-    def _now(self, indices: NDArray[np.int64]) -> Iterator[Samples]:
+    def _now(self, indices: Numbers) -> Iterator[Samples]:
         """Read version 0 of samples, as many at a time as are read together."""
         parts = (indices[i : i + self._max_batch_size] for i in range(0, len(indices), self._max_batch_size))
         return (self.read_now(part, np.zeros_like(part)) for part in parts)
 
-    def bad(self, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def bad(self, indices: Numbers) -> NDArray[np.bool_]:
         """Tell which samples are known to be replaced, shape (n,)."""
         return np.zeros(len(indices), np.bool_) if self.substitutes is None else self.substitutes.bad(indices)
 
@@ -194,7 +195,7 @@ class Reader:
                 self.substitutes.add(bad)
         return bool(failures)
 
-    def read_now(self, indices: NDArray[np.int64], versions: NDArray[np.int64]) -> Samples:
+    def read_now(self, indices: Numbers, versions: Numbers) -> Samples:
         """Read, and wait for it until the reader is closed; for the errors see `read`.
 
         Raises:
@@ -219,7 +220,7 @@ class Reader:
         """Wait until the threads have ended; one whose reading hangs is left alone after a second."""
         self._pool.join()
 
-    def _read(self, indices: NDArray[np.int64], versions: NDArray[np.int64], held: Held = ()) -> Samples:
+    def _read(self, indices: Numbers, versions: Numbers, held: Held = ()) -> Samples:
         if self.substitutes is None:
             return self._together(indices, held)
         try:
@@ -229,7 +230,7 @@ class Reader:
             rows = (slice(row, row + 1) for row in range(len(indices)))
             return joined([self._good(indices[row], versions[row], held[row]) for row in rows])
 
-    def _instead(self, indices: NDArray[np.int64], versions: NDArray[np.int64], held: Held) -> Samples:
+    def _instead(self, indices: Numbers, versions: Numbers, held: Held) -> Samples:
         """Read samples, or what replaces those that are known to be bad; of these what is held is of no use."""
         assert self.substitutes is not None
         read = self.substitutes.of(indices, versions)
@@ -237,7 +238,7 @@ class Reader:
             held = [sample if same else None for sample, same in zip(held, read == indices, strict=True)]
         return self._together(read, held)
 
-    def _good(self, index: NDArray[np.int64], version: NDArray[np.int64], held: Held) -> Samples:
+    def _good(self, index: Numbers, version: Numbers, held: Held) -> Samples:
         """Read one sample, shape (1,), or the first one to replace it that is good."""
         assert self.substitutes is not None
         while True:
@@ -247,7 +248,7 @@ class Reader:
             except SampleError as error:
                 self.substitutes.add(SampleError(int(read[0]), error.name, error.reason, lasting=error.lasting))
 
-    def _together(self, indices: NDArray[np.int64], held: Held) -> Samples:
+    def _together(self, indices: Numbers, held: Held) -> Samples:
         """Read samples, all of which have to be good."""
         samples = self._measured(indices, held)
         refusal = None if self._refuses is None else self._refuses(samples.heights, samples.widths)
@@ -263,7 +264,7 @@ class Reader:
             self._sizes[indices] = np.stack((samples.heights, samples.widths), axis=1)
         return samples
 
-    def _measured(self, indices: NDArray[np.int64], held: Held) -> Samples:
+    def _measured(self, indices: Numbers, held: Held) -> Samples:
         """Take what the source has decoded, read the others, and find out the sizes of all."""
         images = self._source.images(indices) if self._asks_for_images else None
         if images is None:
@@ -288,7 +289,7 @@ class Reader:
             return data
         return [as_pnm(sample) if sample.ndim == 3 else sample for sample in data]
 
-    def _looked_at(self, indices: NDArray[np.int64], held: Held) -> Samples:
+    def _looked_at(self, indices: Numbers, held: Held) -> Samples:
         """Read samples and find out their sizes."""
         data = self._data(indices) if not held else self._rest(indices, held)
         if self._inspector is not None:
@@ -312,13 +313,13 @@ class Reader:
             sizes = np.full((len(indices), 2), array.shape[1:3], np.int64)
         return Samples(images, sizes[:, 0], sizes[:, 1], indices)
 
-    def _rest(self, indices: NDArray[np.int64], held: Held) -> list[NDArray[np.uint8]]:
+    def _rest(self, indices: Numbers, held: Held) -> list[NDArray[np.uint8]]:
         """Read the samples of which nothing is held; return these and the others, in order."""
         missing = indices[[sample is None for sample in held]]
         read = iter(self._data(missing) if len(missing) else ())
         return [next(read) if sample is None else sample for sample in held]
 
-    def _data(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+    def _data(self, indices: Numbers) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
         """Read samples; refuse what are not as many as they should be."""
         data = self._from_source(indices)
         if not isinstance(data, (np.ndarray, Images)):
@@ -330,7 +331,7 @@ class Reader:
             )
         return data
 
-    def _check(self, indices: NDArray[np.int64], samples: Iterable[NDArray[np.uint8]]) -> None:
+    def _check(self, indices: Numbers, samples: Iterable[NDArray[np.uint8]]) -> None:
         """Refuse what is no sample, or none of the shape that the source declares."""
         shape = self._source.image_shape
         for index, sample in zip(indices.tolist(), samples, strict=True):
@@ -351,7 +352,7 @@ class Reader:
             what = "encoded bytes, uint8 of shape (length,)"
         return self._error(index, f"the source must return {what}, as a C-contiguous array, got {got}")
 
-    def _from_source(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+    def _from_source(self, indices: Numbers) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
         """Read samples; if that fails, half by half, until the culprit is alone: it is bad, or is waited for."""
         index, half = int(indices[0]), len(indices) // 2
         ask, others = (self.patience.once, f" or another of {len(indices)}") if half else (self.patience.of, "")
@@ -365,7 +366,7 @@ class Reader:
                 raise self._error(index, reason) from error
         return [*self._from_source(indices[:half]), *self._from_source(indices[half:])]
 
-    def _once(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+    def _once(self, indices: Numbers) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
         """Read samples once; a server's page where an image was is an error of reading, though not in a file."""
         samples = self._source.read(indices)
         if self._source.encoded:

@@ -29,6 +29,9 @@ from dalirefurb.source.outage import Patience
 ANNOTATED = "Annotated"
 """What the fingerprint of a source with targets calls it."""
 
+Numbers = NDArray[np.int64]
+"""Whole numbers of some samples, such as their indices, shape (n,)."""
+
 NOT_AT_HAND = np.empty((0, 0, 3), np.uint8)
 """In the place of an image, see `Source.images`."""
 
@@ -135,7 +138,7 @@ class Source(metaclass=Explained):
         return {name: label for label, name in enumerate(self.classes or ())}
 
     @abstractmethod
-    def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+    def read(self, indices: Numbers) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
         """Read n samples, in the order of `indices`, shape (n,).
 
         Returns:
@@ -168,7 +171,7 @@ class Source(metaclass=Explained):
         """
         return {}
 
-    def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
+    def stamps(self, indices: Numbers) -> NDArray[np.uint64] | None:
         """Tell samples as they are from what they were, uint64 of shape (n,), 0 where it cannot be told.
 
         None: `content` tells it of all together.
@@ -177,16 +180,14 @@ class Source(metaclass=Explained):
         """
         return None
 
-    def images(self, indices: NDArray[np.int64]) -> Images | None:
+    def images(self, indices: Numbers) -> Images | None:
         """Return decoded images of encoded samples, upright, as a loader decodes them; None: there are none at hand.
 
         One that is empty, of shape (0, 0, 3), is not at hand: the sample is to be read.
         """
         return None
 
-    def refusal(
-        self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
-    ) -> tuple[int, str] | None:
+    def refusal(self, indices: Numbers, heights: Numbers, widths: Numbers) -> tuple[int, str] | None:
         """Find a sample, of those that were read, that cannot be used though its image can.
 
         Args:
@@ -242,7 +243,7 @@ class Source(metaclass=Explained):
         except (SampleError, OSError):  # What is not decoded before it is an image may be bad, too.
             return None
 
-    def _checked(self, indices: NDArray[np.int64]) -> list[int]:
+    def _checked(self, indices: Numbers) -> list[int]:
         """Turn indices into a list, and refuse those out of range."""
         indices = np.asarray(indices)
         if indices.size and (indices.min() < 0 or indices.max() >= len(self)):
@@ -276,7 +277,7 @@ class DerivedSource(Source):
         """Return the indices of samples in the other source, of one, or of several, shape (n,)."""
         return indices
 
-    def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+    def read(self, indices: Numbers) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
         return self._source.read(indices)
 
     def name(self, index: int) -> str:
@@ -285,15 +286,13 @@ class DerivedSource(Source):
     def content(self) -> dict[str, Any]:
         return self._source.content()
 
-    def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
+    def stamps(self, indices: Numbers) -> NDArray[np.uint64] | None:
         return self._source.stamps(self._theirs(indices))
 
-    def images(self, indices: NDArray[np.int64]) -> Images | None:
+    def images(self, indices: Numbers) -> Images | None:
         return self._source.images(self._theirs(indices))
 
-    def refusal(
-        self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
-    ) -> tuple[int, str] | None:
+    def refusal(self, indices: Numbers, heights: Numbers, widths: Numbers) -> tuple[int, str] | None:
         return self._source.refusal(self._theirs(indices), heights, widths)
 
 
@@ -328,7 +327,7 @@ class Subset(DerivedSource):
         if source.annotations is not None:
             self.annotations = {name: each.take(self._indices) for name, each in source.annotations.items()}
 
-    def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+    def read(self, indices: Numbers) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
         rows = self._theirs(self._checked(indices))
         try:
             return self._source.read(rows)
@@ -402,7 +401,7 @@ class Concat(Source):
                 for name in first.annotations
             }
 
-    def read(self, indices: NDArray[np.int64]) -> Any:
+    def read(self, indices: Numbers) -> Any:
         """Read samples, each from its source; images stay where their sources have them."""
         rows = np.array(self._checked(indices), np.int64)
         parts = []
@@ -426,7 +425,7 @@ class Concat(Source):
         contents = [source.content() for source in self._sources]
         return {"of": contents} if any(contents) else {}
 
-    def stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64] | None:
+    def stamps(self, indices: Numbers) -> NDArray[np.uint64] | None:
         stamps = np.zeros(len(indices), np.uint64)
         for source, places, own in self._owners(indices):
             if (found := source.stamps(own)) is None:
@@ -434,7 +433,7 @@ class Concat(Source):
             stamps[places] = found
         return stamps
 
-    def images(self, indices: NDArray[np.int64]) -> Images | None:
+    def images(self, indices: Numbers) -> Images | None:
         parts, some = [], False
         for source, places, own in self._owners(indices):
             found = source.images(own)
@@ -442,15 +441,13 @@ class Concat(Source):
             parts.append((places, Images([NOT_AT_HAND] * len(own)) if found is None else found))
         return Images.joined(len(indices), parts) if some else None
 
-    def refusal(
-        self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
-    ) -> tuple[int, str] | None:
+    def refusal(self, indices: Numbers, heights: Numbers, widths: Numbers) -> tuple[int, str] | None:
         for source, places, own in self._owners(indices):
             if (refusal := source.refusal(own, heights[places], widths[places])) is not None:
                 return int(places[refusal[0]]), refusal[1]
         return None
 
-    def _owners(self, rows: NDArray[np.int64]) -> Iterator[tuple[Source, NDArray[np.int64], NDArray[np.int64]]]:
+    def _owners(self, rows: Numbers) -> Iterator[tuple[Source, Numbers, Numbers]]:
         """Yield each source that has some of the rows, which of them, and their indices in it."""
         owners = np.searchsorted(self._ends, rows, side="right")
         # Of no rows at all, what each source says of none.
@@ -481,7 +478,7 @@ def _joined_targets(name: str, targets: Sequence[Any]) -> Any:
     return targets[0].joined(targets[1:])
 
 
-def renumbered(error: SampleError, inner: NDArray[np.int64], own: NDArray[np.int64]) -> SampleError:
+def renumbered(error: SampleError, inner: Numbers, own: Numbers) -> SampleError:
     """Return the error of a sample as that of the source that has it by another index.
 
     Args:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source import Source
-from dalirefurb.source.contract import ANNOTATED, DerivedSource
+from dalirefurb.source.contract import ANNOTATED, DerivedSource, Numbers
 from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.kinds import ObjectTarget, Target
 from dalirefurb.targets.mask_images import Masks
@@ -50,9 +50,7 @@ class Annotated(DerivedSource):
         targets = {name: [type(target).__name__, target.digest()] for name, target in self.annotations.items()}
         return {"source": ANNOTATED, "of": self._source.fingerprint(), "targets": targets}
 
-    def refusal(
-        self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
-    ) -> tuple[int, str] | None:
+    def refusal(self, indices: Numbers, heights: Numbers, widths: Numbers) -> tuple[int, str] | None:
         """Find a sample whose masks are missing, damaged or of another size than its image, or that is refused else."""
         if (refusal := super().refusal(indices, heights, widths)) is not None:
             return refusal

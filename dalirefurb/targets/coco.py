@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dalirefurb.checks import path_of, require
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.source.contract import digest_of, spread
+from dalirefurb.source.contract import Numbers, digest_of, spread
 from dalirefurb.source.files import FileList, PathLike
 from dalirefurb.targets.annotated import Annotated
 from dalirefurb.targets.instance_masks import InstanceMasks
@@ -124,9 +123,7 @@ class CocoDetection(Annotated):
     def fingerprint(self) -> dict[str, Any]:
         return {**super().fingerprint(), "declared": digest_of(self._declared)}
 
-    def refusal(
-        self, indices: NDArray[np.int64], heights: NDArray[np.int64], widths: NDArray[np.int64]
-    ) -> tuple[int, str] | None:
+    def refusal(self, indices: Numbers, heights: Numbers, widths: Numbers) -> tuple[int, str] | None:
         """Find an image of another size than the file says."""
         declared = self._declared[indices]
         wrong = (declared != np.stack([heights, widths], axis=1)).any(axis=1) & (declared > 0).all(axis=1)

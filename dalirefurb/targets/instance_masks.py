@@ -12,7 +12,7 @@ from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import digest_of
 from dalirefurb.targets.fill import filler, scratch_of
 from dalirefurb.targets.kinds import ObjectTarget, Polygons
-from dalirefurb.targets.masks import warp_mask
+from dalirefurb.targets.masks import Labels, Matrix, warp_mask
 from dalirefurb.targets.ragged import Ragged, check_listed
 
 _FIRST, _MORE, _VALUE, _SIGN = 48, 0x20, 0x1F, 0x10
@@ -111,12 +111,7 @@ class InstanceMasks(ObjectTarget):
         )
 
     def draw(
-        self,
-        objects: NDArray[np.int64],
-        source_map: NDArray[np.float64],
-        lines: NDArray[np.float64],
-        size: tuple[int, int],
-        out: NDArray[np.uint8],
+        self, objects: NDArray[np.int64], source_map: Matrix, lines: Matrix, size: tuple[int, int], out: Labels
     ) -> None:
         """Draw the masks of an image's objects.
 

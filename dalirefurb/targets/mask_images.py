@@ -27,7 +27,7 @@ from dalirefurb.source.outage import is_outage
 from dalirefurb.system.available import available_bytes
 from dalirefurb.system.memory_budget import Budget, budget_bytes
 from dalirefurb.targets.kinds import Target
-from dalirefurb.targets.masks import KINDS, MADE, Runs, warp_mask, warp_runs
+from dalirefurb.targets.masks import KINDS, MADE, Labels, Matrix, Runs, warp_mask, warp_runs
 
 _MODES = {"1": np.uint8, "L": np.uint8, "P": np.uint8, "I;16": np.uint16, "I;16B": np.uint16, "I": np.int32}
 """Of Pillow, whose pixels are one whole number each, and the type that has them."""
@@ -189,14 +189,7 @@ class Masks(Target, metaclass=Explained):
         return mask
 
     def warp(
-        self,
-        sample: int,
-        size: tuple[int, int],
-        source_map: NDArray[np.float64],
-        lines: NDArray[np.float64],
-        out: NDArray[Any],
-        *,
-        over: bool = False,
+        self, sample: int, size: tuple[int, int], source_map: Matrix, lines: Matrix, out: Labels, *, over: bool = False
     ) -> None:
         """Show a sample's mask, which must have the height and width of its image, in a served one; see `warp_labels`.
 

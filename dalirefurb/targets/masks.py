@@ -30,6 +30,9 @@ _FEW = 16
 Labels = NDArray[Any]
 """Labels of an image's pixels, (height, width), of one of `KINDS`."""
 
+Matrix = NDArray[np.float64]
+"""A map of coordinates, (3, 3), see `augment.maps`, or lines beyond which nothing is seen, (k, 3)."""
+
 
 class Runs(NamedTuple):
     """A mask as it is kept: values, how often each comes, row after row, and the mask's shape.
@@ -69,9 +72,7 @@ class _Scratch(threading.local):
 _SCRATCH = _Scratch()
 
 
-def warp_labels(
-    labels: Labels, source_map: NDArray[np.float64], lines: NDArray[np.float64], fill: int, over: bool, out: Labels
-) -> None:
+def warp_labels(labels: Labels, source_map: Matrix, lines: Matrix, fill: int, over: bool, out: Labels) -> None:
     """Show the labels of an image in a served one; plain NumPy, `warp_mask` does the same, sooner.
 
     Args:
@@ -95,30 +96,14 @@ def warp_labels(
     out[inside] = labels[row[inside].astype(np.int64), column[inside].astype(np.int64)]
 
 
-def warp_mask(
-    labels: Labels,
-    source_map: NDArray[np.float64],
-    lines: NDArray[np.float64],
-    fill: int,
-    out: Labels,
-    *,
-    over: bool = False,
-) -> None:
+def warp_mask(labels: Labels, source_map: Matrix, lines: Matrix, fill: int, out: Labels, *, over: bool = False) -> None:
     """Do what `warp_labels` does, by compiled code where there is a compiler."""
     warp = warp_of(str(labels.dtype), str(out.dtype))
     source_map, lines = (np.ascontiguousarray(each, np.float64) for each in (source_map, lines))
     warp(np.ascontiguousarray(labels), source_map, lines, fill, over, out)
 
 
-def warp_runs(
-    runs: Runs,
-    source_map: NDArray[np.float64],
-    lines: NDArray[np.float64],
-    fill: int,
-    out: Labels,
-    *,
-    over: bool = False,
-) -> None:
+def warp_runs(runs: Runs, source_map: Matrix, lines: Matrix, fill: int, out: Labels, *, over: bool = False) -> None:
     """Do what `warp_mask` does with the mask of some runs, of which only those rows are made that may be seen.
 
     None is made where rows are of rows, and columns of columns: the runs of a row are runs there.
@@ -141,7 +126,7 @@ def warp_runs(
     warp_mask(labels, source_map, lines, fill, out, over=over)
 
 
-def _rows_seen(source_map: NDArray[np.float64], shown: tuple[int, ...], height: int) -> tuple[int, int]:
+def _rows_seen(source_map: Matrix, shown: tuple[int, ...], height: int) -> tuple[int, int]:
     """Return between which rows of a mask of this height all is that an image of the shape `shown` shows of it."""
     (xx, xy, x0), (wx, wy, w0) = source_map[1].tolist(), source_map[2].tolist()
     if wx or wy or not w0:

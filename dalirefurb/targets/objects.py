@@ -18,9 +18,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.augment.geometry import Geometry
 from dalirefurb.augment.maps import Maps, inverted
+from dalirefurb.source.contract import Numbers
 from dalirefurb.targets.kinds import Boxes, Keypoints, ObjectTarget, Polygons, Target
 from dalirefurb.targets.pasting import Pasted
 from dalirefurb.targets.ragged import Ragged, ranges
+
+Size = tuple[int, int]
+"""Height and width in pixels."""
+
+Points = NDArray[np.float64]
+"""Coordinates of points, x, y and perhaps a third one, or other numbers that are measured in them."""
 
 _HORIZON = 1e-6
 """Share of the greatest third coordinate of a box's corners from which on a point is before the horizon."""
@@ -32,7 +39,7 @@ _ROUNDING = 1e-6
 """Share by which an area may be less than the least one: coordinates are rounded."""
 
 
-def rows_of(counts: ArrayLike) -> NDArray[np.int64]:
+def rows_of(counts: ArrayLike) -> Numbers:
     """Return the row of each object, given how many each row has, (n,).
 
     >>> rows_of([2, 0, 1]).tolist()
@@ -44,10 +51,10 @@ def rows_of(counts: ArrayLike) -> NDArray[np.int64]:
 
 def moved_objects(
     targets: Mapping[str, Target],
-    shown: NDArray[np.int64],
-    sizes: NDArray[np.int64],
+    shown: Numbers,
+    sizes: Numbers,
     places: Geometry,
-    size: tuple[int, int],
+    size: Size,
     *,
     there: NDArray[np.bool_] | None = None,
     pasted: Pasted | None = None,
@@ -97,13 +104,7 @@ def moved_objects(
     return made, int(np.count_nonzero(~stay))
 
 
-def _points(
-    target: Keypoints,
-    values: NDArray[np.float64],
-    rows: NDArray[np.int64],
-    places: Geometry,
-    size: tuple[int, int],
-) -> NDArray[np.float32]:
+def _points(target: Keypoints, values: Points, rows: Numbers, places: Geometry, size: Size) -> NDArray[np.float32]:
     """Map keypoints, which count from centres of pixels or from corners."""
     centre = np.zeros(values.shape[2])
     centre[:2] = target.centre
@@ -114,11 +115,7 @@ def _points(
 
 
 def _outlines(
-    target: Polygons,
-    found: Ragged,
-    rows: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    maps: NDArray[np.float64],
+    target: Polygons, found: Ragged, rows: Numbers, sizes: Numbers, maps: Maps
 ) -> list[list[list[NDArray[np.float32]]]]:
     """Map the outlines of a batch's objects, which `rows` says the images of; one behind a horizon is left out."""
     firsts, ends = found.values[:, 0], found.values[:, 1]
@@ -137,13 +134,7 @@ def _outlines(
 
 
 def map_boxes(
-    boxes: ArrayLike,
-    rows: NDArray[np.int64],
-    geometry: Geometry,
-    size: tuple[int, int],
-    *,
-    min_area: float = 1.0,
-    min_visible: float = 0.0,
+    boxes: ArrayLike, rows: Numbers, geometry: Geometry, size: Size, *, min_area: float = 1.0, min_visible: float = 0.0
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Map boxes: each becomes the hull of its four mapped corners, as of torchvision, cut off where the image ends.
 
@@ -183,12 +174,7 @@ def map_boxes(
 
 
 def map_keypoints(
-    keypoints: NDArray[Any],
-    rows: NDArray[np.int64],
-    geometry: Geometry,
-    size: tuple[int, int],
-    *,
-    swapped: Sequence[int] | None = None,
+    keypoints: NDArray[Any], rows: Numbers, geometry: Geometry, size: Size, *, swapped: Sequence[int] | None = None
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Map keypoints, and swap those of the left and the right where an image is mirrored.
 
@@ -225,7 +211,7 @@ def map_keypoints(
 
 
 def map_polygons(
-    vertices: ArrayLike, lengths: ArrayLike, rows: NDArray[np.int64], maps: Maps
+    vertices: ArrayLike, lengths: ArrayLike, rows: Numbers, maps: Maps
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Map polygons; they are not cut off where the image ends.
 
@@ -245,21 +231,21 @@ def map_polygons(
     return points.astype(np.float32), behind == 0
 
 
-def _mapped(points: NDArray[np.float64], rows: NDArray[np.int64], maps: Maps) -> NDArray[np.float64]:
+def _mapped(points: Points, rows: Numbers, maps: Maps) -> Points:
     """Return where points of source images, (m, ..., 2), are in served ones, not divided yet, (m, ..., 3)."""
     inverses = inverted(maps)[rows]
     inverses = inverses.reshape(len(rows), *(1,) * (points.ndim - 2), 3, 3)
     return points[..., :1] * inverses[..., 0] + points[..., 1:] * inverses[..., 1] + inverses[..., 2]
 
 
-def _divided(points: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def _divided(points: Points) -> tuple[Points, NDArray[np.bool_]]:
     """Divide by the third coordinate; return points, NaN behind the horizon, and which are before it."""
     before = points[..., 2] > 0
     thirds = np.where(before, points[..., 2], np.nan)
     return points[..., :2] / thirds[..., None], before
 
 
-def _hull(points: NDArray[np.float64], there: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _hull(points: Points, there: NDArray[np.bool_]) -> tuple[Points, Points]:
     """Return the least and the greatest x and y, (m, 2), of those points, not divided, (m, v, 3), that are there."""
     divided = points[..., :2] / np.where(there, points[..., 2], 1)[..., None]
     low = np.where(there[..., None], divided, np.inf).min(axis=1, initial=np.inf)
@@ -267,9 +253,7 @@ def _hull(points: NDArray[np.float64], there: NDArray[np.bool_]) -> tuple[NDArra
     return low, high
 
 
-def _cut(
-    points: NDArray[np.float64], there: NDArray[np.bool_], sides: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def _cut(points: Points, there: NDArray[np.bool_], sides: Points) -> tuple[Points, NDArray[np.bool_]]:
     """Cut polygons off along a line, as Sutherland and Hodgman do.
 
     Args:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb.store.base import Keys
+from dalirefurb.store.key_index import Numbers
 
 RECORD = np.dtype(
     [
@@ -59,9 +60,9 @@ def _checks(records: Records, seed: int) -> NDArray[np.uint64]:
     return np.fromiter((xxh3_64_intdigest(each, seed) for each in fields), np.uint64, len(records))
 
 
-def sizes(records: Records) -> NDArray[np.int64]:
+def sizes(records: Records) -> Numbers:
     """Return the pixels' bytes of n records, shape (n,)."""
-    nbytes: NDArray[np.int64] = records["shape"].prod(axis=1, dtype=np.int64)
+    nbytes: Numbers = records["shape"].prod(axis=1, dtype=np.int64)
     return nbytes
 
 
@@ -111,14 +112,7 @@ class Table:
         self._seed = seed
         self._bytes = records.view(np.uint8)
 
-    def set(
-        self,
-        slots: NDArray[np.int64],
-        keys: Keys,
-        starts: NDArray[np.int64],
-        pixels: NDArray[np.uint64],
-        shapes: NDArray[np.int64],
-    ) -> None:
+    def set(self, slots: Numbers, keys: Keys, starts: Numbers, pixels: NDArray[np.uint64], shapes: Numbers) -> None:
         """Write that n slots hold versions: starts of blocks, checksums of pixels, and shapes, (n, 3).
 
         Raises:
@@ -133,7 +127,7 @@ class Table:
         self.records[slots] = new
         self._write_near(slots)
 
-    def clear(self, slots: NDArray[np.int64]) -> None:
+    def clear(self, slots: Numbers) -> None:
         """Write that slots hold nothing, shape (n,)."""
         self.records[slots] = 0
         self._write_near(slots)
@@ -142,7 +136,7 @@ class Table:
         """Write the whole table."""
         self._write(0, len(self.records))
 
-    def _write_near(self, slots: NDArray[np.int64]) -> None:
+    def _write_near(self, slots: Numbers) -> None:
         """Write the records of slots, shape (n,), in few calls."""
         ordered = np.sort(slots)
         ends = np.flatnonzero(np.diff(ordered, append=np.iinfo(np.int64).max) > _NEAR)

@@ -319,9 +319,11 @@ def _final_part(recipe: Recipe, images: Node, nodes: Mapping[str, Node]) -> Node
         flip = stages.pop()
         fused["mirror"] = _parameters(flip, nodes)["mirror"]
     crop = stages[-1] if stages else None
-    if type(crop) is RandomCrop and crop.relative:
+    if type(crop) is RandomCrop and crop.margin is not None and not crop.padding:
         stages.pop()
-        fused |= crop.crop_arguments(_parameters(crop, nodes))
+        # How far places are between the first one (0) and the last one (1).
+        row, column = (_parameters(crop, nodes)["start"][axis] * (1 / max(crop.margin, 1)) for axis in (0, 1))
+        fused |= {"crop": crop.fixed_size, "crop_pos_y": row, "crop_pos_x": column}
     return _normalise(recipe.output, _applied(stages, images, nodes), fused)
 
 

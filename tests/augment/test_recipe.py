@@ -472,7 +472,7 @@ def test_a_custom_stages_size_is_what_later_stages_draw_for():
     drawn, heights, widths = draw(
         stages, seed=0, indices=rows, numbers=rows, heights=np.full(5, 99), widths=np.full(5, 77)
     )
-    assert drawn["random_crop"]["row_position"].shape == (5,)
+    assert drawn["random_crop"]["start"].shape == (5, 2)
     assert heights.tolist() == widths.tolist() == [32] * 5
 
 

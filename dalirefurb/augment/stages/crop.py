@@ -38,24 +38,13 @@ class RandomCrop(SizedStage):
     padding_mode: PaddingMode = "constant"
 
     num_uniforms = 2  # row and column
+    parameters: ClassVar[Mapping[str, Parameter]] = {"start": Parameter("int32", (2,))}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("margin", "padding") if self.margin is not None else ("padding",):
             integer(f"{self.name}: {name}", getattr(self, name), 0, None, "pass a count of pixels")
         choice(f"{self.name}: padding_mode", self.padding_mode, PaddingMode)
-
-    @property
-    def relative(self) -> bool:
-        """Whether a place is drawn as how far it is between the first one (0) and the last one (1)."""
-        return self.margin is not None and not self.padding
-
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """The first row and column, or how far they are between the first place and the last one."""
-        if self.relative:
-            return {"row_position": Parameter("float32"), "column_position": Parameter("float32")}
-        return {"start": Parameter("int32", (2,))}
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
@@ -93,55 +82,31 @@ class RandomCrop(SizedStage):
         """
         if refusal := self.refusal(heights, widths):
             raise ConfigurationError(refusal[1])
-        if not self.relative:
-            margins = np.stack([heights, widths], axis=1) + 2 * self.padding - self.fixed_size  # (n, 2)
-            return {"start": (np.floor(uniforms * (margins + 1)) - self.padding).astype(np.int32)}
-        assert self.margin is not None
-        rows, columns = (
-            (np.floor(each * (self.margin + 1)) / max(self.margin, 1)).astype(np.float32) for each in uniforms.T
-        )
-        return {"row_position": rows, "column_position": columns}
-
-    def _starts(self, parameters: Parameters) -> NDArray[Any]:
-        """Return the first row and column, (n, 2)."""
-        if not self.relative:
-            return parameters["start"]
-        positions = np.stack([parameters["row_position"], parameters["column_position"]], axis=1)
-        starts: NDArray[np.float64] = np.rint(positions.astype(np.float64) * (self.margin or 0))
-        return starts
+        margins = np.stack([heights, widths], axis=1) + 2 * self.padding - self.fixed_size  # (n, 2)
+        return {"start": (np.floor(uniforms * (margins + 1)) - self.padding).astype(np.int32)}
 
     def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps | None:
         """Go to the window's first pixel; what padding mirrors would be at two places. See `Stage.matrices`."""
         mirrors = self.padding > 0 and self.padding_mode == "reflect"
-        return None if mirrors else placed(self._starts(parameters)[:, ::-1])
+        return None if mirrors else placed(parameters["start"][:, ::-1])
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
         kernel = "crop_flip.crop" if self.padding_mode == "constant" else "crop_flip.crop_reflected"
 
         def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
-            numbers[:, :2] = self._starts(parameters)
+            numbers[:, :2] = parameters["start"]
 
         return [KernelCall([kernel], write, code=Code.CROP)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         from nvidia.dali import fn
 
-        if self.relative:
-            return fn.crop(images, **self.crop_arguments(parameters))
         start = parameters["start"]
         if self.padding and self.padding_mode == "reflect":
             return _reflected(images, start, self.fixed_size)
         arguments: dict[str, Any] = {"out_of_bounds_policy": "pad", "fill_values": [0]} if self.padding else {}
         return fn.slice(images, start=start, shape=[*self.fixed_size], axes=[0, 1], **arguments)
-
-    def crop_arguments(self, parameters: Mapping[str, Node]) -> dict[str, Any]:
-        """Return the window as arguments of DALI's cropping operators; where places are `relative` only."""
-        return {
-            "crop": self.fixed_size,
-            "crop_pos_y": parameters["row_position"],
-            "crop_pos_x": parameters["column_position"],
-        }
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that decides the pixels; the padding's mode only if it is not the usual one."""

@@ -21,6 +21,7 @@ from dalirefurb.augment.policies.one_operation import (
 )
 from dalirefurb.augment.policies.operations import Chosen, RangedOperation
 from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
+from dalirefurb.augment.policies.sub_policies import halves_of
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays, Stage, as_inputs, draw
@@ -108,8 +109,8 @@ def _used(layer: Layer, operation: RangedOperation) -> set[int]:
     if isinstance(layer, RandAugmentLayer):
         bins = {layer.magnitude}
     elif isinstance(layer, AutoAugmentFirst):
-        halves = [half for sub_policy in sub_policies_of(layer.policy) for half in sub_policy]
-        bins = {int(half.magnitude) for half in halves if half.operation == operation.name}
+        first, second = halves_of(sub_policies_of(layer.policy))
+        bins = {int(magnitude) for name, _, magnitude in first + second if name == operation.name}
     return {sign * each for each in bins for sign in ((-1, 1) if operation.signed else (1,))}
 
 

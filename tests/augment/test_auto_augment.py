@@ -29,7 +29,7 @@ from dalirefurb.augment.policies.auto_augment import (
     policy_table_of,
 )
 from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS, BinnedTable, Chosen, Group
-from dalirefurb.augment.policies.sub_policies import PolicyOperation, cumulative, pick
+from dalirefurb.augment.policies.sub_policies import Half, cumulative, halves_of, pick
 from dalirefurb.augment.stage import Stage
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import ConfigurationError
@@ -62,7 +62,7 @@ def test_a_policy_is_the_one_that_dali_ships(policy: Policy, published: Any) -> 
     """Dali leaves out what has probability 0, and the magnitudes that do not matter."""
     ours = [
         [(name, chance, None if name in PLAIN else bin_) for name, chance, bin_ in sub_policy if chance]
-        for sub_policy in POLICIES[policy]
+        for sub_policy in zip(*halves_of(POLICIES[policy]), strict=True)
     ]
     dalis = [
         [("".join(part.title() for part in each.name.split("_")), chance, bin_) for each, chance, bin_ in sub_policy]
@@ -77,11 +77,12 @@ def _keys(groups: NDArray[np.int32], matrices: NDArray[np.float32]) -> list[Key]
     return [group.tobytes() + matrix.tobytes() for group, matrix in zip(groups, matrices + np.float32(0), strict=True)]
 
 
-def _chances(half: PolicyOperation) -> dict[Key, float]:
+def _chances(half: Half) -> dict[Key, float]:
     """The distribution of what the graph gets for half a sub-policy."""
-    signs = (False,) if half.operation in UNSIGNED else (False, True)
-    each = [("Identity", 0, False, 1 - half.probability)]
-    each += [(half.operation, half.magnitude, negated, half.probability / len(signs)) for negated in signs]
+    operation, probability, magnitude = half
+    signs = (False,) if operation in UNSIGNED else (False, True)
+    each = [("Identity", 0, False, 1 - probability)]
+    each += [(operation, int(magnitude), negated, probability / len(signs)) for negated in signs]
     names, bins, negated, chances = zip(*each, strict=True)
     choice = Chosen(np.array([NAMES.index(name) for name in names]), np.array(bins), np.array(negated))
     sizes = np.full(len(each), SIZE)
@@ -96,7 +97,7 @@ def _chances(half: PolicyOperation) -> dict[Key, float]:
 def _expected(policy: Policy) -> dict[tuple[Key, Key], float]:
     """The distribution of pairs: a sub-policy uniformly, then each of its operations with its probability."""
     pairs: dict[tuple[Key, Key], float] = {}
-    for first, second in POLICIES[policy]:
+    for first, second in zip(*halves_of(POLICIES[policy]), strict=True):
         for (one, chance), (other, other_chance) in product(_chances(first).items(), _chances(second).items()):
             if chance * other_chance > 0:
                 pairs[one, other] = pairs.get((one, other), 0) + chance * other_chance / len(POLICIES[policy])
@@ -225,7 +226,7 @@ def test_the_second_stages_outcomes_are_those_of_both_halves(policy: Policy) -> 
 
 def test_a_policy_of_ones_own_is_a_list_of_sub_policies() -> None:
     """Those of a published one do what that does, under a fingerprint of their own."""
-    rows = [list(first + second) for first, second in POLICIES["cifar10"]]
+    rows = [list(row) for row in POLICIES["cifar10"]]
     published, own = (auto_augment(SIZE, policy=policy, raw=True) for policy in ("cifar10", rows))
     sides = np.full(1000, SIZE)
     for theirs, ours in zip(published.stages[-2:], own.stages[-2:], strict=True):

@@ -134,7 +134,8 @@ class Published:
 
     def policy(self, name: str) -> Done:
         """One of the policies' sub-policies."""
-        return tuple(self.operate(*half) for half in self.rng.choice(TIMM_POLICIES[name]))
+        row = self.rng.choice(TIMM_POLICIES[name])
+        return tuple(self.operate(*half) for half in (row[:3], row[3:]))
 
 
 def _argument(group: Group, matrix: Matrix) -> Argument:

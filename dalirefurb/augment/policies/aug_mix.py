@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,7 @@ UNIFORM = MagnitudeNoise(uniform=True)
 """Magnitudes between none and the one that is said."""
 
 
-@cache
-def _table() -> OperationTable:
-    return OperationTable(AUG_MIX)
+_TABLE = OperationTable(AUG_MIX)
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class AugMix(OperationLayer):
 
     @property
     def table(self) -> OperationTable:
-        return _table()
+        return _TABLE
 
     @property
     def places(self) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Literal
 
 from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS, BinnedTable
@@ -12,15 +12,13 @@ from dalirefurb.augment.policies.sub_policies import (
     FirstOperation,
     PolicyLayer,
     PolicyTable,
-    Row,
     SecondOperation,
     SubPolicy,
-    sub_policies,
 )
 from dalirefurb.checks import integer, number, require
 
 Named = Literal["imagenet", "cifar10", "svhn"]
-Policy = Named | tuple[Row, ...]
+Policy = Named | tuple[SubPolicy, ...]
 """A policy of `POLICIES`, or sub-policies: operation, probability and magnitude 0 .. 9, twice each."""
 
 NUM_BINS = 10
@@ -30,7 +28,7 @@ _EXAMPLE = '[("Rotate", 0.7, 2, "TranslateX", 0.3, 9)]'
 
 # Operation, probability and magnitude, twice: appendix tables 7 (CIFAR-10), 8 (SVHN) and 9 (ImageNet) of the paper.
 POLICIES: Mapping[Named, tuple[SubPolicy, ...]] = {
-    "imagenet": sub_policies(
+    "imagenet": (
         ("Posterize", 0.4, 8, "Rotate", 0.6, 9),
         ("Solarize", 0.6, 5, "AutoContrast", 0.6, 5),
         ("Equalize", 0.8, 8, "Equalize", 0.6, 3),
@@ -57,7 +55,7 @@ POLICIES: Mapping[Named, tuple[SubPolicy, ...]] = {
         ("Color", 0.6, 4, "Contrast", 1.0, 8),
         ("Equalize", 0.8, 8, "Equalize", 0.6, 3),
     ),
-    "cifar10": sub_policies(
+    "cifar10": (
         ("Invert", 0.1, 7, "Contrast", 0.2, 6),
         ("Rotate", 0.7, 2, "TranslateX", 0.3, 9),
         ("Sharpness", 0.8, 1, "Sharpness", 0.9, 3),
@@ -84,7 +82,7 @@ POLICIES: Mapping[Named, tuple[SubPolicy, ...]] = {
         ("Equalize", 0.8, 8, "Invert", 0.1, 3),
         ("TranslateY", 0.7, 9, "AutoContrast", 0.9, 1),
     ),
-    "svhn": sub_policies(
+    "svhn": (
         ("ShearX", 0.9, 4, "Invert", 0.2, 0),
         ("ShearY", 0.9, 8, "Invert", 0.7, 0),
         ("Equalize", 0.6, 0, "Solarize", 0.6, 6),
@@ -114,20 +112,18 @@ POLICIES: Mapping[Named, tuple[SubPolicy, ...]] = {
 }
 
 
-@cache
-def _table() -> BinnedTable:
-    return BinnedTable(AUTO_AUGMENT_OPERATIONS, NUM_BINS)
+_TABLE = BinnedTable(AUTO_AUGMENT_OPERATIONS, NUM_BINS)
 
 
 def sub_policies_of(policy: Policy) -> tuple[SubPolicy, ...]:
     """Return a policy's sub-policies."""
-    return POLICIES[policy] if isinstance(policy, str) else sub_policies(*policy)
+    return POLICIES[policy] if isinstance(policy, str) else policy
 
 
 @lru_cache
 def policy_table_of(policy: Policy) -> PolicyTable:
     """Return the two operations of a policy's sub-policies."""
-    return PolicyTable(sub_policies_of(policy), _table())
+    return PolicyTable(sub_policies_of(policy), _TABLE)
 
 
 def _check_policy(policy: Any) -> None:
@@ -144,10 +140,10 @@ def _check_policy(policy: Any) -> None:
     for row in policy:
         whole = isinstance(row, tuple) and len(row) == 6
         require(whole, "a sub-policy of policy", "operation, probability and magnitude, twice", row, remedy)
-        for half in sub_policies(row)[0]:
-            require(half.operation in _NAMES, "policy", f"of {', '.join(_NAMES)}", half.operation, "choose one")
-            number("a probability of policy", half.probability, "in 0..1", lambda share: 0 <= share <= 1, remedy)
-            integer("a magnitude of policy", half.magnitude, 0, NUM_BINS - 1, remedy)
+        for name, probability, magnitude in (row[:3], row[3:]):
+            require(name in _NAMES, "policy", f"of {', '.join(_NAMES)}", name, "choose one")
+            number("a probability of policy", probability, "in 0..1", lambda share: 0 <= share <= 1, remedy)
+            integer("a magnitude of policy", magnitude, 0, NUM_BINS - 1, remedy)
 
 
 @dataclass(frozen=True)
@@ -167,7 +163,7 @@ class _AutoAugmentLayer(PolicyLayer):
 
     @property
     def table(self) -> BinnedTable:
-        return _table()
+        return _TABLE
 
     @property
     def policy_table(self) -> PolicyTable:

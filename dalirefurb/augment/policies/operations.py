@@ -188,14 +188,11 @@ class OperationTable:
         matrices = np.empty((count, 3, 5))
         magnitudes = np.broadcast_to(np.asarray(choice.magnitudes, np.float64), (count,))
         uniforms = np.zeros(count) if choice.uniforms is None else choice.uniforms
-        order = np.argsort(choice.operations, kind="stable")
-        ends = np.searchsorted(choice.operations[order], np.arange(len(self.operations)), side="right").tolist()
-        for operation, begin, end in zip(self.operations, [0, *ends], ends, strict=False):
-            if begin < end:
-                rows = order[begin:end]
-                negated = choice.negated[rows] & operation.signed
-                given = np.where(negated, -magnitudes[rows], magnitudes[rows])
-                matrices[rows] = operation.matrices(given, uniforms[rows])
+        for number, operation in enumerate(self.operations):
+            rows = np.flatnonzero(choice.operations == number)
+            negated = choice.negated[rows] & operation.signed
+            given = np.where(negated, -magnitudes[rows], magnitudes[rows])
+            matrices[rows] = operation.matrices(given, uniforms[rows])
         return matrices
 
 

@@ -20,29 +20,17 @@ from numpy.typing import NDArray
 from dalirefurb.augment.policies.operation_layer import OperationLayer
 from dalirefurb.augment.policies.operations import Chosen, Floats, Group, Operation, OperationTable
 
+Half = tuple[str, float, float]
+"""Name of an operation, probability that it is applied, and magnitude, as the table of operations means it, such as a
+bin 0 .. 9; what that is does not matter to operations without a range."""
 
-class PolicyOperation(NamedTuple):
-    """One of the two operations of a sub-policy.
-
-    Attributes:
-        operation: Name of the operation.
-        probability: Probability that the operation is applied.
-        magnitude: Magnitude, as the table of operations means it, such as a bin 0 .. 9; what it is does not matter to
-            operations without a range.
-    """
-
-    operation: str
-    probability: float
-    magnitude: float
+SubPolicy = tuple[str, float, float, str, float, float]
+"""Two halves."""
 
 
-SubPolicy = tuple[PolicyOperation, PolicyOperation]
-Row = tuple[str, float, float, str, float, float]
-
-
-def sub_policies(*rows: Row) -> tuple[SubPolicy, ...]:
-    """Make sub-policies of operation, probability and magnitude, twice."""
-    return tuple((PolicyOperation(*row[:3]), PolicyOperation(*row[3:])) for row in rows)
+def halves_of(policy: Sequence[SubPolicy]) -> tuple[list[Half], list[Half]]:
+    """Return the first halves of sub-policies, and the second ones."""
+    return [row[:3] for row in policy], [row[3:] for row in policy]
 
 
 class Outcome(NamedTuple):
@@ -56,14 +44,15 @@ class Outcome(NamedTuple):
 NOTHING = Outcome(0, 0, False)
 
 
-def _chances(half: PolicyOperation, operations: Sequence[Operation]) -> dict[Outcome, float]:
+def _chances(half: Half, operations: Sequence[Operation]) -> dict[Outcome, float]:
     """Return the outcomes of half a sub-policy that are possible, with their probabilities."""
-    row = [operation.name for operation in operations].index(half.operation)
+    name, probability, magnitude = half
+    row = [operation.name for operation in operations].index(name)
     operation = operations[row]
-    magnitude = half.magnitude if operation.ranged else 0
     signs = (False, True) if operation.signed else (False,)
-    chances = {Outcome(row, magnitude, negated): half.probability / len(signs) for negated in signs}
-    chances[NOTHING] = chances.get(NOTHING, 0.0) + 1 - half.probability
+    magnitude = magnitude if operation.ranged else 0
+    chances = {Outcome(row, magnitude, negated): probability / len(signs) for negated in signs}
+    chances[NOTHING] = chances.get(NOTHING, 0.0) + 1 - probability
     return {outcome: chance for outcome, chance in chances.items() if chance > 0}
 
 
@@ -75,7 +64,7 @@ class PolicyColumn:
         chances: Probability of each outcome given the sub-policy, shape (sub-policies, outcomes).
     """
 
-    def __init__(self, halves: Sequence[PolicyOperation], operations: Sequence[Operation]) -> None:
+    def __init__(self, halves: Sequence[Half], operations: Sequence[Operation]) -> None:
         each = [_chances(half, operations) for half in halves]
         self.outcomes = sorted({outcome for chances in each for outcome in chances})
         self.chances = np.array([[chances.get(outcome, 0.0) for outcome in self.outcomes] for chances in each])
@@ -108,7 +97,7 @@ class PolicyTable:
 
     def __init__(self, policy: Sequence[SubPolicy], table: OperationTable, weights: Floats | None = None) -> None:
         self.table = table
-        self.first, self.second = (PolicyColumn(halves, table.operations) for halves in zip(*policy, strict=True))
+        self.first, self.second = (PolicyColumn(halves, table.operations) for halves in halves_of(policy))
         weights = np.ones(len(policy)) if weights is None else weights
         posterior = self.first.chances.T * weights  # P(sub-policy | first outcome), but for a factor
         self.joint: Floats = posterior @ self.second.chances / weights.sum()

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,6 @@ from dalirefurb.augment.policies.sub_policies import (
     FirstOperation,
     Outcome,
     PolicyLayer,
-    PolicyOperation,
     PolicyTable,
     SecondOperation,
     SubPolicy,
@@ -191,7 +191,7 @@ class TimmWeightedLayers(_OfSet):
 
 def _policy_table(policy: Sequence[SubPolicy], weights: Floats | None = None) -> PolicyTable:
     """Return the two operations of sub-policies, which are likely by weights; None: all are equally likely."""
-    names = dict.fromkeys(half.operation for sub_policy in policy for half in sub_policy)
+    names = dict.fromkeys(name for row in policy for name in (row[0], row[3]))
     return PolicyTable(policy, table_of(tuple(name for name in names if name != "Identity")), weights)
 
 
@@ -204,15 +204,10 @@ def _of_policy(policy: str) -> PolicyTable:
 def _of_set(operations: str, magnitude: float, probability: float) -> PolicyTable:
     """Return pairs of different operations: the second is drawn from those that the first one is not."""
     weights = SETS[operations]
-    total, pairs, likely = sum(weights.values()), [], []
-    for first, weight in weights.items():
-        for second, other in weights.items():
-            if first != second:
-                pairs.append(
-                    (PolicyOperation(first, probability, magnitude), PolicyOperation(second, probability, magnitude))
-                )
-                likely.append(weight * other / (total - weight))
-    return _policy_table(pairs, np.array(likely))
+    total, pairs = sum(weights.values()), list(permutations(weights, 2))
+    likely = [weights[first] * weights[second] / (total - weights[first]) for first, second in pairs]
+    policy = [(first, probability, magnitude, second, probability, magnitude) for first, second in pairs]
+    return _policy_table(policy, np.array(likely))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from dalirefurb.augment.policies.operations import (
     Operation,
     numbers,
 )
-from dalirefurb.augment.policies.sub_policies import PolicyOperation, SubPolicy, sub_policies
+from dalirefurb.augment.policies.sub_policies import SubPolicy
 from dalirefurb.checks import number, plain, require
 
 FULL = 10.0
@@ -259,14 +259,11 @@ AUG_MIX = (
 
 def _posterized(policy: Sequence[SubPolicy], name: str) -> tuple[SubPolicy, ...]:
     """Return a policy with another way to posterize."""
-
-    def renamed(half: PolicyOperation) -> PolicyOperation:
-        return half._replace(operation=name) if half.operation == "Posterize" else half
-
-    return tuple((renamed(first), renamed(second)) for first, second in policy)
+    names = {"Posterize": name}
+    return tuple((names.get(row[0], row[0]), *row[1:3], names.get(row[3], row[3]), *row[4:]) for row in policy)
 
 
-_V0 = sub_policies(
+_V0: tuple[SubPolicy, ...] = (
     ("Equalize", 0.8, 1, "ShearY", 0.8, 4),
     ("Color", 0.4, 9, "Equalize", 0.6, 3),
     ("Color", 0.4, 1, "Rotate", 0.6, 8),
@@ -299,7 +296,7 @@ TIMM_POLICIES: Mapping[str, tuple[SubPolicy, ...]] = {
     "originalr": _posterized(POLICIES["imagenet"], "PosterizeIncreasing"),
     "v0": _V0,
     "v0r": _posterized(_V0, "PosterizeIncreasing"),
-    "3a": sub_policies(
+    "3a": (
         ("Solarize", 1.0, 5, "Identity", 0.0, 0),
         ("Desaturate", 1.0, 10, "Identity", 0.0, 0),
         ("GaussianBlurRand", 1.0, 10, "Identity", 0.0, 0),

@@ -89,24 +89,10 @@ _SECTION = re.compile(r"([a-z]*)(.*)")
 def timm_auto_augment(config: str, *, interpolation: Interpolation = "bilinear", fill: Fill = TIMM_FILL) -> list[Stage]:
     """Return the stages that a string of timm's `--aa` stands for, distributed as timm's.
 
-    "rand-m9-n2-mstd0.5-inc1" is RandAugment: two operations of magnitude 9, each applied half of the time. The keys are
-
-    - m: the magnitude, 10 if left out, where an operation's range ends;
-    - n: operations for each image, 2;
-    - p: the probability that one is applied, 0.5;
-    - mstd: the standard deviation of magnitudes, 0; above 100 they are uniform between 0 and m;
-    - mmax: the greatest magnitude, 10, to which others are cut;
-    - inc: with 1, operations whose effect grows with the magnitude, 0;
-    - t: another set of operations: "tweights", "t3a" or "t3aw". Of the first and the last an image gets no operation
-      twice, so that three and more are one stage. So it is with "w0", the weights of timm 0.9.
-
-    "original", "originalr", "v0" and "v0r" are AutoAugment's policies as timm has them, and "3a" is DeiT III's
-    3-Augment, without the colour jitter that timm lets follow: one of solarize, grey and blur. "-mstd0.5" makes their
-    magnitudes vary, and "auto-" may come before.
-
-    "augmix-m5-w4-d2" is `AugMix` of severity 5 with four chains of two operations each. The keys are m (3), w (3),
-    d (one to three operations), a (1), the parameter of the weights' distributions, and mstd, without which magnitudes
-    are uniform. With b1 timm blends chain by chain, which makes other pixels only by rounding more often.
+    "rand-m9-n2-mstd0.5-inc1" is RandAugment: two operations of magnitude 9, each applied half of the time. "original",
+    "originalr", "v0" and "v0r" are AutoAugment's policies as timm has them, and "3a" is DeiT III's 3-Augment, without
+    the colour jitter that timm lets follow. "augmix-m5-w4-d2" is `AugMix` of severity 5 with four chains of two
+    operations each. docs/policies.md has the keys of each, and their defaults.
 
     Args:
         config: The string.

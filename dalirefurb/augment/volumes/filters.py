@@ -23,7 +23,7 @@ from dalirefurb.augment.volumes.stages import (
     check_probability,
 )
 from dalirefurb.augment.volumes.voxels import AXES, Voxels
-from dalirefurb.checks import Interval, interval, number, require
+from dalirefurb.checks import Interval, number, require
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class RandomAffine3D(RandomCrop3D):
     def __post_init__(self) -> None:
         super().__post_init__()
         number(f"{self.name}: degrees", self.degrees, "in 0..180", lambda each: 0 <= each <= 180, "30 is usual")
-        object.__setattr__(self, "scale", _factors(self, "scale", self.scale))
+        _check_factors(self, "scale")
         check_probability(self, "turned")
         check_probability(self, "scaled")
 
@@ -74,9 +74,9 @@ class RandomAffine3D(RandomCrop3D):
         voxels.resample(np.column_stack([matrix, middle + start - matrix @ middle]), self.size, self.fill)
 
 
-def _factors(stage: Any, name: str, given: object, most: float = math.inf) -> Interval:
-    wanted, limit = f"two numbers, 0 < low <= high{'' if most == math.inf else f' <= {most:g}'}", most
-    return interval(f"{stage.name}: {name}", given, wanted, lambda a, b: 0 < a <= b <= limit, "pass such as (0.7, 1.0)")
+def _check_factors(stage: VolumeStage, field: str, most: float = math.inf) -> None:
+    wanted = f"two numbers, 0 < low <= high{'' if most == math.inf else f' <= {most:g}'}"
+    stage._interval(field, wanted, lambda low, high: 0 < low <= high <= most, "pass such as (0.7, 1.0)")
 
 
 def _between(limits: Interval, drawn: float) -> float:
@@ -102,8 +102,7 @@ class RandomGaussianNoise(SometimesStage):
         number(f"{self.name}: std", self.std, "above 0", lambda each: 0 < each < math.inf, "0.1 is usual for 0 .. 1")
         check_probability(self)
 
-    def go(self, voxels: Voxels, drawn: list[float]) -> None:
-        """Add the noise of a generator whose key is drawn."""
+    def _change(self, voxels: Voxels, drawn: list[float]) -> None:
         std, *key = drawn
         voxels.compute(partial(_noisy, std=self.std * std, key=np.array(key)))
 
@@ -128,14 +127,11 @@ class RandomGaussianSmooth(SometimesStage):
     probability: float = 0.2
     name: str = "gaussian_smooth"
 
-    num_uniforms: ClassVar[int] = 2
-
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sigma", _factors(self, "sigma", self.sigma))
+        _check_factors(self, "sigma")
         check_probability(self)
 
-    def go(self, voxels: Voxels, drawn: list[float]) -> None:
-        """Blur."""
+    def _change(self, voxels: Voxels, drawn: list[float]) -> None:
         voxels.smooth(_between(self.sigma, drawn[0]))
 
 
@@ -152,14 +148,11 @@ class RandomContrast(SometimesStage):
     probability: float = 0.15
     name: str = "contrast"
 
-    num_uniforms: ClassVar[int] = 2
-
     def __post_init__(self) -> None:
-        object.__setattr__(self, "factor", _factors(self, "factor", self.factor))
+        _check_factors(self, "factor")
         check_probability(self)
 
-    def go(self, voxels: Voxels, drawn: list[float]) -> None:
-        """Move them."""
+    def _change(self, voxels: Voxels, drawn: list[float]) -> None:
         voxels.compute(partial(_contrasted, factor=_between(self.factor, drawn[0])))
 
 
@@ -188,15 +181,12 @@ class RandomGamma(SometimesStage):
     invert: bool = False
     name: str = "gamma"
 
-    num_uniforms: ClassVar[int] = 2
-
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gamma", _factors(self, "gamma", self.gamma))
+        _check_factors(self, "gamma")
         require(isinstance(self.invert, bool), f"{self.name}: invert", "True, or False", self.invert, "choose one")
         check_probability(self)
 
-    def go(self, voxels: Voxels, drawn: list[float]) -> None:
-        """Raise them."""
+    def _change(self, voxels: Voxels, drawn: list[float]) -> None:
         sign = -1 if self.invert else 1
         voxels.compute(partial(_raised, gamma=_between(self.gamma, drawn[0]), sign=np.float32(sign)))
 
@@ -237,14 +227,11 @@ class RandomLowResolution(SometimesStage):
     probability: float = 0.25
     name: str = "low_resolution"
 
-    num_uniforms: ClassVar[int] = 2
-
     def __post_init__(self) -> None:
-        object.__setattr__(self, "zoom", _factors(self, "zoom", self.zoom, 1.0))
+        _check_factors(self, "zoom", 1.0)
         check_probability(self)
 
-    def go(self, voxels: Voxels, drawn: list[float]) -> None:
-        """Leave voxels out, and fill up between the others."""
+    def _change(self, voxels: Voxels, drawn: list[float]) -> None:
         voxels.compute(partial(_coarse, zoom=_between(self.zoom, drawn[0])))
 
 

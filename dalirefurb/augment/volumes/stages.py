@@ -271,14 +271,16 @@ class SometimesStage(ValueStage):
 
     probability: float
 
+    num_uniforms: ClassVar[int] = 2
+
     def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
         """Change them, if that is drawn."""
         voxels.scale(1.0)
         if uniforms[0] < self.probability:
-            self.go(voxels, uniforms[1:].tolist())
+            self._change(voxels, uniforms[1:].tolist())
 
     @abstractmethod
-    def go(self, voxels: Voxels, drawn: list[float]) -> None:
+    def _change(self, voxels: Voxels, drawn: list[float]) -> None:
         """Change the values, by the other uniforms."""
 
 
@@ -295,14 +297,11 @@ class RandomScaleIntensity(SometimesStage):
     probability: float = 0.5
     name: str = "scale_intensity"
 
-    num_uniforms: ClassVar[int] = 2
-
     def __post_init__(self) -> None:
         number(f"{self.name}: factor", self.factor, "above 0", lambda each: 0 < each < 1e6, "0.1 is usual")
         check_probability(self)
 
-    def go(self, voxels: Voxels, drawn: list[float]) -> None:
-        """Multiply."""
+    def _change(self, voxels: Voxels, drawn: list[float]) -> None:
         voxels.scale(1 + self.factor * (2 * drawn[0] - 1))
 
 
@@ -319,12 +318,9 @@ class RandomShiftIntensity(SometimesStage):
     probability: float = 0.5
     name: str = "shift_intensity"
 
-    num_uniforms: ClassVar[int] = 2
-
     def __post_init__(self) -> None:
         number(f"{self.name}: offset", self.offset, "above 0", lambda each: 0 < each < 1e6, "0.1 is usual for 0 .. 1")
         check_probability(self)
 
-    def go(self, voxels: Voxels, drawn: list[float]) -> None:
-        """Add."""
+    def _change(self, voxels: Voxels, drawn: list[float]) -> None:
         voxels.scale(1.0, self.offset * (2 * drawn[0] - 1))

@@ -43,9 +43,16 @@ class _Choosing(Stage):
         """Stages of each branch."""
         raise NotImplementedError
 
-    def choose(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Turn uniforms, (n,), into branches, (n,)."""
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """Probability of each branch."""
         raise NotImplementedError
+
+    @property
+    def outcomes(self) -> NDArray[np.float64]:
+        """Those of the stages of each branch."""
+        branches = zip(self.shares, self.branches, strict=True)
+        return np.concatenate([share * joint(branch) for share, branch in branches])
 
     @property
     def inner(self) -> tuple[Stage, ...]:
@@ -91,7 +98,7 @@ class _Choosing(Stage):
         """
         if refusal := self.refusal(heights, widths):
             raise ConfigurationError(refusal[1])
-        arrays: Arrays = {self.CHOSEN: self.choose(uniforms[:, 0]).astype(np.int32)}
+        arrays: Arrays = {self.CHOSEN: pick(cumulative(self.shares[None, :]), uniforms[:, 0]).astype(np.int32)}
         taken = 1
         for stage in self.inner:
             own = np.ascontiguousarray(uniforms[:, taken : taken + stage.num_uniforms])
@@ -166,13 +173,8 @@ class RandomApply(_Choosing):
         return self.stages, ()
 
     @property
-    def outcomes(self) -> NDArray[np.float64]:
-        """Those of the stages, and one for doing nothing."""
-        return np.append(self.probability * joint(self.branches[0]), 1 - self.probability)
-
-    def choose(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Take the stages where a uniform is below the probability."""
-        return (uniforms >= self.probability).astype(np.int64)
+    def shares(self) -> NDArray[np.float64]:
+        return np.array([self.probability, 1 - self.probability])
 
 
 @dataclass(frozen=True)
@@ -214,20 +216,10 @@ class RandomChoice(_Choosing):
         return self.stages  # type: ignore[return-value]
 
     @cached_property
-    def _shares(self) -> NDArray[np.float64]:
+    def shares(self) -> NDArray[np.float64]:
         weights = np.array(self.probabilities or (1.0,) * len(self.stages))
         shares: NDArray[np.float64] = weights / weights.sum()
         return shares
-
-    @property
-    def outcomes(self) -> NDArray[np.float64]:
-        return np.concatenate(
-            [share * joint(branch) for share, branch in zip(self._shares, self.branches, strict=True)]
-        )
-
-    def choose(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Give each choice its share of 0..1."""
-        return pick(cumulative(self._shares[None, :]), uniforms)
 
 
 def check_stages(stages: Sequence[Any], remedy: str, of: str = "") -> None:

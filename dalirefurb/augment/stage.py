@@ -340,14 +340,14 @@ def leaving(
     """
     size = entering
     for stage in stages:
-        entered = None if size is None else (np.array([size[0]]), np.array([size[1]]))
-        if refuse and entered is not None and (refusal := stage.refusal(*entered)):
-            raise ConfigurationError(refusal[1])
-        if stage.fixed_size is not None:
+        if size is None:
             size = stage.fixed_size
-        elif entered is not None:
-            heights, widths = stage.output_sizes(*entered)
-            size = int(heights[0]), int(widths[0])
+            continue
+        entered = np.array(size[:1]), np.array(size[1:])
+        if refuse and (refusal := stage.refusal(*entered)):
+            raise ConfigurationError(refusal[1])
+        heights, widths = stage.output_sizes(*entered)
+        size = int(heights[0]), int(widths[0])
     return size
 
 

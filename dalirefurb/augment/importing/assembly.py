@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, count
 from typing import Any, NamedTuple, NoReturn
 
 from dalirefurb.augment.diversity import diversity
@@ -60,20 +61,13 @@ def default_split(stages: Sequence[Stage]) -> int:
 
 def distinct(stages: Sequence[AnyStage]) -> list[AnyStage]:
     """Return stages with a number after each name that was there before; who follows one follows the last so named."""
-    seen: dict[str, int] = {}
     latest: dict[str, str] = {}
-    taken: set[str] = set()
-    made: list[AnyStage] = []
+    made: dict[str, AnyStage] = {}
     for stage in stages:
-        seen[stage.name] = number = seen.get(stage.name, 0) + 1
-        own = stage.name if number == 1 else f"{stage.name}_{number}"
-        while own in taken:  # by one that was called so already
-            number += 1
-            own = f"{stage.name}_{number}"
-        taken.add(own)
-        seen[stage.name], latest[stage.name] = number, own
-        made.append(stage if own == stage.name else renamed(stage, latest.__getitem__))
-    return made
+        numbered = (f"{stage.name}_{number}" for number in count(2))
+        latest[stage.name] = own = next(name for name in chain([stage.name], numbered) if name not in made)
+        made[own] = stage if own == stage.name else renamed(stage, latest.__getitem__)
+    return [*made.values()]
 
 
 def maybe(stage: Stage, probability: float) -> list[Stage]:

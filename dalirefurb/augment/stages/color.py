@@ -25,11 +25,7 @@ class ColorJitter(Stage):
     """Change brightness, contrast, saturation and hue by random factors, in a random order.
 
     The procedure is torchvision's: factors are uniform, operations that can change nothing are left out, and levels are
-    whole numbers after each of them. One operation's levels are within 1 of what torchvision makes of Pillow images,
-    and within 2 of what it makes of tensors, whose mean and grey levels it rounds otherwise; saturation's, and
-    contrast's of tensors, are within `abs(factor - 1) + 1.5`.
-    The hue's are within 1 of those of tensors; of Pillow images torchvision rounds hue and saturation to 255 steps
-    each, which changes colours by some levels even where the hue stays.
+    whole numbers after each of them. docs/stages.md says how far these may be from torchvision's.
 
     Attributes:
         brightness: Greatest change b of the factor of brightness, which is in max(0, 1 - b) .. 1 + b, or its least and

@@ -40,15 +40,15 @@ class _OfFunction(Stage):
 class Custom(_OfFunction):
     """A deterministic stage made of a function from DALI node to DALI node.
 
-    In the partial part it must return HWC uint8. The loader cannot see what the function does, so its name and
-    revision stand for it in fingerprints: raise `revision` whenever the function makes other pixels.
+    In the partial part it must return HWC uint8.
 
     Attributes:
         function: The function, called with HWC uint8 images on "cpu" or "gpu" while a graph is traced, and before, to
             look at it, when the stage is made. DALI's own random operators are refused: their numbers depend on the
             batch.
         name: Name of the stage, unique within the recipe.
-        revision: Revision of the function.
+        revision: Revision of the function, which fingerprints have in its place: raise it whenever the function comes
+            to make other pixels.
         size: Height and width in pixels of what the function returns, or None if it keeps the size.
     """
 
@@ -116,15 +116,13 @@ class KernelStage(OnCPU):
     nobody checks while it runs, as in all that Numba compiles: have Python run it once on an image. `Loader` does so on
     a small one, and refuses a function that takes more numbers than it has there.
 
-    The loader cannot see all that the function depends on, so its name and revision stand for it in fingerprints: raise
-    `revision` whenever it makes other pixels.
-
     Attributes:
         function: Function from image, uniforms and result to None.
         name: Name of the stage, unique within the recipe.
         uniforms: Number of random numbers for each image, 0 .. 16.
         size: Side of the results in pixels, or their height and width; None: each is as large as its image.
-        revision: Revision of the function.
+        revision: Revision of the function, which fingerprints have in its place: raise it whenever the function comes
+            to make other pixels.
         cuda: The same for a GPU: the body of a function of CUDA C++ that returns the pixel of row `y` and column `x` of
             a result, see docs/how-to/own-stage.md; empty: there is none. Both must make the same levels, which `Loader`
             tries on a small image.
@@ -183,15 +181,13 @@ class HostStage(OnCPU):
     NumPy, OpenCV and Pillow do. In the partial part it runs once for each version. A loop over pixels is a
     `KernelStage`, which compiles it.
 
-    The loader cannot see all that the function depends on, so its name and revision stand for it in fingerprints: raise
-    `revision` whenever it makes other pixels.
-
     Attributes:
         function: Function from image and generator, or from the image alone, to an image.
         name: Name of the stage, unique within the recipe.
         size: Side of the results in pixels, or their height and width; None: each is as large as its image.
         keeps_place: Whether everything in an image stays where it is, so that masks and boxes stay, too.
-        revision: Revision of the function.
+        revision: Revision of the function, which fingerprints have in its place: raise it whenever the function, or
+            what it depends on, comes to make other pixels.
     """
 
     function: Callable[..., Any]

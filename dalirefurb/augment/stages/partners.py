@@ -22,11 +22,7 @@ _STEPS = 2**16
 
 
 class PartnerStage(Stage):
-    """A stage that is given a row's partial image, and those of other rows of its batch, its partners.
-
-    It is the first stage behind the split: a partial image serves in its own row and in those of others, so that even
-    without reuse a result costs one partial image. Partners are drawn anew at each use, among the other rows of the
-    batch (of the sample's shard, where there are several). It is done by kernels, on the CPU.
+    """A stage that is given a row's partial image, and those of other rows of its batch, its partners; see `Mosaic`.
 
     One of its parameters is "partners", numbers in [0, 1) that choose them, float64 of shape (n, partners), in whose
     place kernels are given address, height and width of each partner's image.
@@ -98,10 +94,7 @@ class Mosaic(PartnerStage, SizedStage):
 
     @property
     def parameters(self) -> Mapping[str, Parameter]:
-        """Row and column of the point; numbers that choose the others.
-
-        Kernels are given the others in place of these: address, height and width of each.
-        """
+        """Row and column of the point; numbers that choose the others."""
         return {"centre": Parameter("int32", (2,)), "partners": Parameter("float64", (self.partners,))}
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
@@ -128,17 +121,14 @@ class Mosaic(PartnerStage, SizedStage):
     def part_matrices(
         self, parts: int, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]
     ) -> Maps:
-        """Say where images are, of these heights and widths in pixels, (n,).
+        """Return the maps of images, as `Stage.matrices`.
 
         Args:
             parts: How many images of each result there are, one after the other: 1, the sample's own, or all. They are
                 in the order of lines of text that begins with the own one, and goes on at the first one.
             parameters: What `draw` returned, for each of the images.
-            heights: Heights of these images.
-            widths: Widths of these images.
-
-        Returns:
-            Maps from coordinates in the result to those in the image, (n, 3, 3).
+            heights: Heights of these images in pixels, (n,).
+            widths: Widths of these images in pixels, (n,).
         """
         sizes = np.stack([heights, widths], axis=1, dtype=np.float64).reshape(-1, parts, 2)
         *_, starts = self._middle_and_starts(parameters["centre"].reshape(-1, parts, 2)[:, :1], sizes)

@@ -12,8 +12,10 @@ from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
+import torch
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.doctor.machine import disk_speeds
@@ -34,6 +36,7 @@ from dalirefurb.tuning.costs import (
     Measured,
     Placement,
     Spread,
+    StepCosts,
     again,
     costs_of,
     named,
@@ -44,7 +47,6 @@ from dalirefurb.tuning.turns import (
     Readable,
     Slice,
     Step,
-    TimedStep,
     Told,
     Turns,
     batches_that_fit,
@@ -52,6 +54,7 @@ from dalirefurb.tuning.turns import (
     noted,
     read_some,
     slice_s,
+    step_s,
 )
 
 MEASURING = 0.75
@@ -117,6 +120,7 @@ class _Measurement:
     Attributes:
         standards: Standard loaders, one for each recipe and placement; most is measured of the first one's recipe.
         slices: What each of the loaders that have not failed did in each of its turns.
+        step_s: Seconds and CPU seconds of the step in each round.
         sizes: Sizes of the partial images of each split, by what only hits there.
         left_out: Loaders that there was no time for.
         notes: What could not be measured, a line each.
@@ -133,6 +137,7 @@ class _Measurement:
     stack: ExitStack = field(default_factory=ExitStack)
     loaders: dict[Key, Turns] = field(default_factory=dict)
     slices: dict[Key, list[Slice]] = field(default_factory=dict)
+    step_s: list[tuple[float, float]] = field(default_factory=list)
     hand_over_s: dict[Key, list[float]] = field(default_factory=dict)
     sizes: dict[Key, PartialSizes] = field(default_factory=dict)
     left_out: list[Key] = field(default_factory=list)
@@ -157,7 +162,10 @@ class _Measurement:
             warming = time.perf_counter()
             self._add_standards()
             batch = self.loaders[self.first].batch()
-            timed_step = TimedStep(step, batch)
+            if callable(step):
+                step(*batch)  # Which warms it up.
+            elif step is not None:
+                self.step_s = [(step, 0.0)] * LEAST_ROUNDS
             self.began += time.perf_counter() - warming
             others = watch_others()
             self.told("measuring standard loading and every split")
@@ -165,7 +173,7 @@ class _Measurement:
             self._add_splits()
             self._add_disk()
             filled = self._elapsed()
-            self._take_turns(timed_step)
+            self._take_turns(step, batch)
             missing = self._missing(ready, filled, cores := others())
         if cores > _OTHERS:
             taken = f"other processes took {cores:.1f} cores while it measured"
@@ -177,6 +185,7 @@ class _Measurement:
             with noted(self.notes, f"the disk at {self.disk}"):
                 speeds = disk_speeds(self.disk)[:2]
         own_s = sum(each.stats.planning_s + each.stats.preparing_s for each in standard)
+        wall_s, cpu_s = zip(*self.step_s, strict=True) if self.step_s else ((), ())
         return costs_of(
             Measured(
                 recipes=self.recipes,
@@ -192,7 +201,7 @@ class _Measurement:
             encoded_bytes=self.samples.mean_bytes,
             serial_s=own_s / max(1, sum(each.stats.samples for each in standard)),
             copy_s=copied_s(batch[0]),
-            step=timed_step.costs(),
+            step=StepCosts(Spread.of(wall_s), float(np.median(cpu_s))) if wall_s else None,
             miss_spread=Spread.of([seconds for each in standard for seconds in each.batch_s]).relative,
             notes=tuple(self.notes),
             limit_s=self.limit_s,
@@ -305,13 +314,14 @@ class _Measurement:
         with closing(Reader(rows, max_batch_size=self.batch_size, num_threads=1)) as reader:
             return partial_sizes(rows, recipe, reader, seed=0)
 
-    def _take_turns(self, step: TimedStep) -> None:
+    def _take_turns(self, step: Step | float | None, batch: tuple[torch.Tensor, Any]) -> None:
         """Give each loader a slice in each round, every second round backwards, as far as the time goes."""
         weights = {key: _WEIGHTS[key.reuse_factor] for key in self.loaders}
         seconds = slice_s(MEASURING * self.limit_s * (1 - self._elapsed()), [*weights.values()], _SLICE_S)
         order = list(self.loaders)
         for number in range(LEAST_ROUNDS):
-            step.take()
+            if callable(step):
+                self.step_s.append(step_s(step, batch))
             for place, key in enumerate(order if number % 2 == 0 else order[::-1], 1):
                 if self._elapsed() > PATIENCE and self.slices[self.first]:
                     return

@@ -36,7 +36,7 @@ from dalirefurb.store import Store
 from dalirefurb.system.available import available_bytes
 from dalirefurb.system.cores import usable_cores
 from dalirefurb.system.fair_comparison import wait_until_idle
-from dalirefurb.tuning.costs import LEAST_ROUNDS, Placement, Spread, StepCosts
+from dalirefurb.tuning.costs import LEAST_ROUNDS, Placement
 
 Step = Callable[[torch.Tensor, torch.Tensor], object]
 """What a training loop does with a batch: images, (B, 3, H, W), and labels, (B, ...)."""
@@ -273,42 +273,16 @@ def _served(loader: Loader) -> Generator[tuple[torch.Tensor, Any], None, None]:
             yield images, labels
 
 
-class TimedStep:
-    """A training step, taken again and again on one batch that is at hand; once at first, which warms it up.
-
-    Args:
-        step: The step, or seconds that it takes; None: not known.
-        batch: Images and labels.
-    """
-
-    def __init__(self, step: Step | float | None, batch: tuple[torch.Tensor, Any]) -> None:
-        self._step, self._batch = step, batch
-        self._wall_s: list[float] = []
-        self._cpu_s: list[float] = []
-        if callable(step):
-            step(*batch)
-
-    def take(self) -> None:
-        """Take some steps, and time them."""
-        if not callable(self._step):
-            return
-        began = ended = time.perf_counter()
-        cpu_began, steps = time.process_time(), 0
-        while steps < _LEAST_STEPS or (ended - began < 1.0 and steps < _MOST_STEPS):
-            self._step(*self._batch)
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            steps, ended = steps + 1, time.perf_counter()
-        self._wall_s.append((ended - began) / steps)
-        self._cpu_s.append((time.process_time() - cpu_began) / steps)
-
-    def costs(self) -> StepCosts | None:
-        """Return what a step takes; seconds that were given are as sure as can be."""
-        if self._step is None:
-            return None
-        if not callable(self._step):
-            return StepCosts(Spread(self._step, self._step, self._step, LEAST_ROUNDS))
-        return StepCosts(Spread.of(self._wall_s), float(np.median(self._cpu_s)))
+def step_s(step: Step, batch: tuple[torch.Tensor, Any]) -> tuple[float, float]:
+    """Take a step some times on a batch that is at hand; return the seconds and the CPU seconds that it takes."""
+    began = ended = time.perf_counter()
+    cpu_began, steps = time.process_time(), 0
+    while steps < _LEAST_STEPS or (ended - began < 1.0 and steps < _MOST_STEPS):
+        step(*batch)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        steps, ended = steps + 1, time.perf_counter()
+    return (ended - began) / steps, (time.process_time() - cpu_began) / steps
 
 
 def between_s(batch_s: Sequence[float], step_s: Sequence[float]) -> float:

@@ -6,13 +6,11 @@ import argparse
 import re
 import sys
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
 from dalirefurb.cli import explanations, maintenance
-from dalirefurb.cli.maintenance import compile_kernels, doctor
 from dalirefurb.cli.show import PRESETS, STAGES, show
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES, Number, flag, learning_rate, owners_of, path
 from dalirefurb.cli.terminal import complain, escaped, say
@@ -81,20 +79,19 @@ def parser() -> Parser:
     root = Parser(prog="dalirefurb", description=explanations.DESCRIPTION, epilog=explanations.EPILOG)
     root.add_argument("--version", action=_Version, nargs=0, help="print the version, and end")
     parsers = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    add = partial(parsers.add_parser, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, command, add_arguments, texts in (
-        ("train", _train, _add_train, explanations.TRAIN),
-        ("show", show, _add_show, explanations.SHOW),
-        ("demo", _demo, _add_demo, explanations.DEMO),
-        ("tune", tune, _add_tune, explanations.TUNE),
+    for name, texts, command, add_arguments in (
+        ("train", explanations.TRAIN, _train, _add_train),
+        ("show", explanations.SHOW, show, _add_show),
+        ("demo", explanations.DEMO, _demo, _add_demo),
+        ("tune", explanations.TUNE, tune, _add_tune),
+        ("cache", explanations.CACHE, None, _add_cache),
+        ("keep", explanations.KEEP, maintenance.keep, _add_keep),
+        ("compile", explanations.COMPILE, maintenance.compile_kernels, lambda _: None),
+        ("doctor", explanations.DOCTOR, maintenance.doctor, _add_doctor),
     ):
-        made = add(name, **texts)
+        made = parsers.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **texts)
         made.set_defaults(command=command)
         add_arguments(made)
-    _add_cache(add("cache", **explanations.CACHE))
-    _add_keep(add("keep", **explanations.KEEP))
-    add("compile", **explanations.COMPILE).set_defaults(command=compile_kernels)
-    _add_doctor(add("doctor", **explanations.DOCTOR))
     return root
 
 
@@ -112,7 +109,6 @@ def _demo(options: argparse.Namespace) -> None:
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(command=doctor)
     parser.add_argument("folder", type=path, metavar="FOLDER", nargs="?", help="of a data set, whose disk is looked at")
     parser.add_argument("--json", action="store_true", help="print all findings and figures as JSON")
 
@@ -294,7 +290,6 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_keep(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(command=maintenance.keep)
     parser.add_argument("folder", type=path, metavar="FOLDER", help=_FOLDER)
     parser.add_argument("path", type=path, metavar="KEEP", help="folder where samples are kept, made if need be")
     parser.add_argument(

@@ -129,7 +129,7 @@ class EpochReport:
         return float(self.stats.consumer_wait_s / self.batch_s.sum())
 
 
-class Trainer:
+class Trainer(ExitStack):
     """Trains a small network, one epoch at a time: AdamW, with a warm-up and then a cosine to 0.
 
     The loader keeps partial images in memory. Where a GPU is found the network is there; the data are made on the CPU.
@@ -157,6 +157,7 @@ class Trainer:
         learning_rate: float = 0.01,
         **loading: Any,
     ) -> None:
+        super().__init__()
         self._planner = planner
         self._size = recipe.output.sides[0]
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -168,10 +169,9 @@ class Trainer:
         self._schedule = torch.optim.lr_scheduler.OneCycleLR(
             self._optimizer, max_lr=learning_rate, total_steps=epochs * len(planner) + 1, pct_start=_WARM_UP
         )
-        self._resources = ExitStack()
         self._validation: Loader | None = None
-        self.store = self._resources.enter_context(MemoryStore())
-        self.loader = self._resources.enter_context(Loader(source, recipe, planner, self.store, **loading))
+        self.store = self.enter_context(MemoryStore())
+        self.loader = self.enter_context(Loader(source, recipe, planner, self.store, **loading))
 
     def epoch(self, what: str = "") -> EpochReport:
         """Train on the next epoch; tell of progress, of what is being done: by default its number."""
@@ -205,9 +205,8 @@ class Trainer:
     def hold_out(self, source: Source, **loading: Any) -> None:
         """Keep images, decoded once, of the classes that are learned, for `validation_accuracy`."""
         planner = Evaluate(len(source), batch_size=min(self._planner.batch_size, len(source)))
-        store = self._resources.enter_context(MemoryStore())
-        recipe = evaluate(self._size)
-        self._validation = self._resources.enter_context(Loader(source, recipe, planner, store, **loading))
+        store = self.enter_context(MemoryStore())
+        self._validation = self.enter_context(Loader(source, evaluate(self._size), planner, store, **loading))
 
     @torch.no_grad()
     def validation_accuracy(self) -> float:
@@ -235,12 +234,6 @@ class Trainer:
             losses.tolist()
             times.append(time.perf_counter() - began)
         return float(np.median(times))
-
-    def __enter__(self) -> Trainer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._resources.close()
 
     def _gradients(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute them; return each sample's loss and whether it was classified correctly, shape (B,)."""

@@ -13,7 +13,7 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from dalirefurb.checks import path_of
-from dalirefurb.system.control_groups import ControlGroup, groups, text
+from dalirefurb.system.control_groups import groups, text
 from dalirefurb.system.sharing import local_processes
 
 
@@ -24,6 +24,9 @@ class Taker(Protocol):
     def untouched_bytes(self) -> int:
         """Bytes that it may take yet."""
 
+
+_NAMES = ("memory.max", "memory.current")
+_NAMES_OF_VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 _takers: WeakValueDictionary[int, Taker] = WeakValueDictionary()
 
@@ -70,24 +73,16 @@ def _machine(root: Path) -> list[int]:
 
 
 def _groups(root: Path) -> list[int]:
-    """Return what each control group above this process leaves, in bytes; unlimited ones are left out."""
+    """Return each control group's limit in bytes, less what it uses beside page cache; unlimited ones are left out."""
     rooms = []
     for group in groups("memory", root):
-        if group.version == 2:
-            rooms += _room(group, "memory.max", "memory.current", "")
-        else:
-            rooms += _room(group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+        names, total = (_NAMES, "") if group.version == 2 else (_NAMES_OF_VERSION_1, "total_")
+        limit, usage = (group.read(name).strip() for name in names)
+        if limit.isdecimal() and usage.isdecimal():
+            amounts = _table(group.read("memory.stat"))
+            cached = sum(amounts.get(f"{total}{kind}_file", 0) for kind in ("active", "inactive"))
+            rooms.append(int(limit) - max(0, int(usage) - cached))
     return rooms
-
-
-def _room(group: ControlGroup, limit_name: str, usage_name: str, prefix: str) -> list[int]:
-    """Return one group's limit less what it uses beside page cache."""
-    limit, usage = group.read(limit_name).strip(), group.read(usage_name).strip()
-    if not (limit.isdecimal() and usage.isdecimal()):
-        return []
-    amounts = _table(group.read("memory.stat"))
-    cached = sum(amounts.get(f"{prefix}{kind}_file", 0) for kind in ("active", "inactive"))
-    return [int(limit) - max(0, int(usage) - cached)]
 
 
 def _table(lines: str) -> dict[str, int]:

@@ -103,8 +103,7 @@ def tune(
     require(callable(told), "told", "a function of a line", told, "leave it out to be told nothing")
     if placements is None:
         placements = _PLACEMENTS if torch.cuda.is_available() else _PLACEMENTS[:1]
-    listed = isinstance(placements, (list, tuple)) and len(placements) > 0
-    known = listed and all(each in _PLACEMENTS for each in placements)
+    known = isinstance(placements, tuple) and len(placements) > 0 and all(each in _PLACEMENTS for each in placements)
     require(known, "placements", f"a list of some of {[*_PLACEMENTS]}", placements, "leave it out for all that can be")
     folder = check_disk(disk)
     machine = this_machine(

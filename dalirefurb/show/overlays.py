@@ -52,6 +52,9 @@ def draw_targets(
     scale = (right - left) / width
     frame = Rectangle((left, top), right - left, bottom - top, transform=axes.transData)
 
+    def lay(tint: NDArray[np.float64]) -> None:
+        axes.imshow(tint, extent=extent, aspect="auto", interpolation="nearest", zorder=3)
+
     def cut(artist: Artist) -> None:
         artist.set(clip_path=frame, zorder=4)
 
@@ -59,13 +62,10 @@ def draw_targets(
     for name, kind in kinds.items():
         values = targets.get(name)
         if isinstance(kind, Masks):
-            axes.imshow(
-                _tinted(np.asarray(values), kind.fill), extent=extent, aspect="auto", interpolation="nearest", zorder=3
-            )
+            lay(_tinted(np.asarray(values), kind.fill))
         elif isinstance(kind, InstanceMasks):
             for mask, colour in zip(np.asarray(values), objects, strict=True):
-                tint = np.where(mask[..., None] > 0, (*to_rgb(colour), _MASK), 0.0)
-                axes.imshow(tint, extent=extent, aspect="auto", interpolation="nearest", zorder=3)
+                lay(np.where(mask[..., None] > 0, (*to_rgb(colour), _MASK), 0.0))
         elif isinstance(kind, Boxes):
             for (x, y, end, last), colour in zip(np.asarray(values) * scale, objects, strict=True):
                 box = Rectangle((left + x, top + y), end - x, last - y, fill=False, edgecolor=colour, linewidth=1.3)
@@ -90,11 +90,8 @@ def draw_parts(
 ) -> None:
     """Draw where the parts of a picture are: an outline within each, and its name in the middle of what is seen of it.
 
-    Args:
-        axes: Axes whose units are pixels.
-        extent: Where the picture is: left, right, bottom and top.
-        outlines: Name and colour of each part, and its corners in the picture's own pixels, x and y, (k, 2).
-        width: Width of the picture in its own pixels.
+    `outlines` are name and colour of each part, and its corners in the picture's own pixels, x and y, (k, 2); the other
+    arguments are those of `draw_targets`.
     """
     left, right, bottom, top = extent
     within = TransformedBbox(Bbox([[left, bottom], [right, top]]), axes.transData)

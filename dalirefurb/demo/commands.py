@@ -49,12 +49,10 @@ def train(options: argparse.Namespace) -> None:
     source, held_out = _parted(images, options.val_share)
     batch_size = options.batch_size or max(_LEAST_BATCH, min(BATCH_SIZE, len(source)))
     planner = technique.planner(len(source), batch_size=batch_size, seed=options.seed)
-    judged = (
-        ", none of them to judge by (see --val-share)"
-        if held_out is None
-        else f", {len(held_out):,} of them to judge by"
-    )
-    say(f"{_count(images)}{judged}; {len(planner)} batches of {planner.batch_size} an epoch")
+    judged = "none of them to judge by (see --val-share)"
+    if held_out is not None:
+        judged = f"{len(held_out):,} of them to judge by"
+    say(f"{_count(images)}, {judged}; {len(planner)} batches of {planner.batch_size} an epoch")
     with ExitStack() as stack:
         stack.enter_context(without_codec_noise())
         with waiting("starting the network and the loader"):
@@ -177,11 +175,7 @@ def _share_cores() -> None:
 
 
 def _count(source: ImageFolder) -> str:
-    """Say how much there is.
-
-    >>> _count(type("Source", (), {"classes": ["cat", "dog"], "skipped": 1, "__len__": lambda self: 10})())
-    '10 images in 2 classes (1 other file ignored)'
-    """
+    """Say how much there is."""
     assert source.classes is not None
     classes = "1 class" if len(source.classes) == 1 else f"{len(source.classes)} classes"
     skipped = "" if not source.skipped else f" ({source.skipped} other file{'s' * (source.skipped > 1)} ignored)"
@@ -198,11 +192,7 @@ def _stages(recipe: Recipe, cache_bytes: int) -> str:
 
 
 def _replaced(samples: Sequence[BadSample]) -> str:
-    """List bad samples.
-
-    >>> print(_replaced([]))
-    no bad images
-    """
+    """List bad samples."""
     if not samples:
         return "no bad images"
     lines = (f"  {escaped(sample.name)}: {escaped(one_line(sample.reason))}" for sample in samples)

@@ -16,7 +16,7 @@ import os
 import re
 from typing import NamedTuple
 
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.checks import require
 
 _SPECIAL_STEPS = 0xFFFFFFF0
 """From here on SLURM numbers steps that are no srun's: a batch script, an interactive shell."""
@@ -43,18 +43,12 @@ class Launched(NamedTuple):
 
 
 def told(name: str) -> int | None:
-    """Return the number that an environment variable holds; None if it is not set.
-
-    Raises:
-        ConfigurationError: If it is not a whole number.
-    """
+    """Return the whole number that an environment variable must hold; None if it is not set."""
     value = os.environ.get(name)
     if value is None:
         return None
-    if not value.strip().isdecimal():
-        raise ConfigurationError(
-            f"the environment variable {name} must be a whole number, got {value!r}: start with torchrun, or unset it"
-        )
+    decimal, remedy = value.strip().isdecimal(), "start with torchrun, or unset it"
+    require(decimal, f"the environment variable {name}", "a whole number", value, remedy)
     return int(value)
 
 
@@ -93,13 +87,9 @@ def _tasks_of_node() -> int | None:
     name = next((name for name in ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE") if name in os.environ), None)
     if name is None:
         return told("SLURM_NTASKS_PER_NODE")
-    tasks, node = [], told("SLURM_NODEID") or 0
-    for words in os.environ[name].split(","):
-        form = _TASKS.fullmatch(words.strip())
-        if form is None:
-            raise ConfigurationError(
-                f"the environment variable {name} must be tasks of nodes, such as '4(x2),3', got "
-                f"{os.environ[name]!r}: start with srun, or unset it"
-            )
-        tasks += [int(form[1])] * int(form[2] or 1)
+    value, node = os.environ[name], told("SLURM_NODEID") or 0
+    forms = [_TASKS.fullmatch(words.strip()) for words in value.split(",")]
+    wanted, remedy = "tasks of nodes, such as '4(x2),3'", "start with srun, or unset it"
+    require(all(forms), f"the environment variable {name}", wanted, value, remedy)
+    tasks = [int(form[1]) for form in forms if form for _ in range(int(form[2] or 1))]
     return tasks[node] if node < len(tasks) else None

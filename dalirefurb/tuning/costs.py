@@ -349,19 +349,16 @@ def _splits(measured: Measured, mixed_s: float) -> Iterator[SplitCosts]:
 
 def _fitted(more_s: Mapping[int, float]) -> tuple[float, float]:
     """Split what epochs took more, by reuse factor, into what each image takes, and each miss."""
-    few, many = (more_s.get(factor) for factor in reversed(MIXED))
     fixed_s = 0.0
-    if few is not None and many is not None:
-        small, large = (1 / factor for factor in reversed(MIXED))
-        fixed_s = max(0.0, (few * large - many * small) / (large - small))
+    if len(more_s) == len(MIXED):
+        fixed_s = max(0.0, float(np.polyfit([1 / factor for factor in more_s], [*more_s.values()], 1)[1]))
     return fixed_s, _each_miss_s(more_s, fixed_s)
 
 
 def _each_miss_s(more_s: Mapping[int, float], fixed_s: float) -> float:
     """Return what each miss takes of what epochs took more, by least squares."""
-    misses = [1 / factor for factor in more_s]
-    left = sum(miss * (each - fixed_s) for miss, each in zip(misses, more_s.values(), strict=True))
-    return left / sum(miss**2 for miss in misses) if misses else 0.0
+    misses, left_s = 1 / np.array([*more_s]), np.array([*more_s.values()]) - fixed_s
+    return float(misses @ left_s / (misses @ misses)) if more_s else 0.0
 
 
 def _disk(measured: Measured) -> DiskCosts | None:

@@ -126,19 +126,14 @@ def doctor(options: argparse.Namespace) -> int:
     for finding in examine(options.folder):
         findings.append(finding)
         if not options.json:
-            say(_line(finding))
+            remedy = f"\n{'':9}-> {finding.remedy}" if finding.remedy else ""
+            say(escaped(f"{finding.state:<8} {finding.topic}: {finding.said}") + remedy)
+    wrong, slow = (sum(finding.state == state for finding in findings) for state in ("wrong", "slow"))
     if options.json:
         say(json.dumps([asdict(finding) for finding in findings], indent=1))
-    wrong = sum(finding.state == "wrong" for finding in findings)
-    slow = sum(finding.state == "slow" for finding in findings)
-    if not options.json:
+    else:
         say(f"\n{_count(wrong, 'is', 'are')} wrong; {_count(slow, 'slows', 'slow')} a loader down")
     return 1 if wrong else 0
-
-
-def _line(finding: Finding) -> str:
-    remedy = f"\n{'':9}-> {finding.remedy}" if finding.remedy else ""
-    return escaped(f"{finding.state:<8} {finding.topic}: {finding.said}") + remedy
 
 
 def _count(number: int, one: str, several: str) -> str:

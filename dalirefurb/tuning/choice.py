@@ -274,7 +274,6 @@ def _reuse_factors(split: SplitCosts, workload: Workload) -> list[int]:
 def _preference(prediction: Prediction) -> tuple[float, ...]:
     """Return what to go by among the fastest; the least is taken."""
     configuration = prediction.configuration
-    for_ever = configuration.split.deterministic
-    uses = 1 if for_ever and configuration.reuse_factor > 1 else configuration.reuse_factor
+    uses = 1 if configuration.split.deterministic else configuration.reuse_factor
     taken = prediction.memory_bytes + prediction.disk_bytes + prediction.device_bytes
     return uses, -round(prediction.kept, 2), taken

@@ -48,21 +48,13 @@ def path_of(path: str | os.PathLike[str]) -> Path:
 
 
 def require(holds: bool, name: str, wanted: str, value: object, remedy: str) -> None:
-    """Refuse an argument of which something must hold, and does not.
-
-    Raises:
-        ConfigurationError: If it does not hold.
-    """
+    """Raise a `ConfigurationError` of an argument of which something must hold, and does not."""
     if not holds:
         raise ConfigurationError(argument=name, requirement=wanted, given=repr(value), remedy=remedy)
 
 
 def choice(name: str, value: object, kind: Any, remedy: str = "choose one") -> None:
-    """Refuse what is none of the texts of a `Literal`.
-
-    Raises:
-        ConfigurationError: If it is none.
-    """
+    """Refuse, as `require` does, what is none of the texts of a `Literal`."""
     *others, last = (f'"{each}"' for each in get_args(kind))
     known = isinstance(value, str) and value in get_args(kind)
     require(known, name, f"{', '.join(others)} or {last}", value, remedy)
@@ -83,22 +75,14 @@ def integer(name: str, value: object, least: int | None, most: int | None, remed
 
 
 def epoch_of(epoch: object, remedy: str = "epochs count from 0") -> int:
-    """Return the number of an epoch as a plain int.
-
-    Raises:
-        ConfigurationError: If there is no such epoch.
-    """
+    """Return the number of an epoch as a plain int; refuse one that cannot be."""
     number = integer("epoch", epoch, 0, None, remedy)
     require(number <= LAST_EPOCH, "epoch", f"at most {LAST_EPOCH}", number, remedy)
     return number
 
 
 def rank_of(rank: object, world_size: object) -> tuple[int, int]:
-    """Return a rank, and how many there are, as plain ints.
-
-    Raises:
-        ConfigurationError: If there is no such rank.
-    """
+    """Return a rank, and how many there are, as plain ints; refuse one that cannot be."""
     processes = integer("world_size", world_size, 1, None, "pass the number of processes")
     return integer("rank", rank, 0, processes - 1, "ranks count from 0"), processes
 

@@ -29,11 +29,7 @@ PIXEL_BYTES = 12
 
 
 def check_memory(nbytes: int, what: str, remedy: str) -> None:
-    """Refuse what does not fit into the memory at hand, of which it needs so many bytes at least.
-
-    Raises:
-        ConfigurationError: If it does not fit.
-    """
+    """Refuse what does not fit into the memory at hand, of which it needs so many bytes at least."""
     free = available.available_bytes()
     if free is not None and nbytes > free:
         raise ConfigurationError(
@@ -42,11 +38,7 @@ def check_memory(nbytes: int, what: str, remedy: str) -> None:
 
 
 def check_alone() -> None:
-    """Refuse to be one of several processes.
-
-    Raises:
-        ConfigurationError: If this is one.
-    """
+    """Refuse to be one of several processes."""
     launcher = launched()
     if launcher is not None and launcher.world_size > 1:
         raise ConfigurationError(
@@ -56,11 +48,7 @@ def check_alone() -> None:
 
 
 def require(purpose: str, *packages: str) -> None:
-    """Look for packages that something needs, "Pillow", "scikit-image" or "matplotlib", without importing them.
-
-    Raises:
-        ConfigurationError: If some cannot be found.
-    """
+    """Refuse to do without packages that something needs: "Pillow", "scikit-image", "matplotlib". None is imported."""
     missing = [name for name in packages if importlib.util.find_spec(_MODULES[name]) is None]
     if missing:
         raise ConfigurationError(

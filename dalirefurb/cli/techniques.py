@@ -96,8 +96,7 @@ class Technique:
     """A way to reuse what is computed, or something to compare with.
 
     Attributes:
-        name: Name of the technique.
-        summary: Summary of the technique, for the help.
+        summary: What it does, for the help.
         make: Function that makes the planner, given the number of samples, `batch_size`, `seed` and the technique's
             options.
         options: The technique's own options by name, None where other numbers decide.
@@ -186,11 +185,7 @@ TECHNIQUES = {technique.name: technique for technique in _ALL}
 
 
 def choose(name: str, options: argparse.Namespace) -> Technique:
-    """Return a technique with the options that were given, and defaults for the others.
-
-    Raises:
-        ConfigurationError: If an option was given that is another technique's.
-    """
+    """Return a technique with the options that were given, and defaults for others; refuse options of another one."""
     technique = TECHNIQUES[name]
     given = {option: value for option in OPTIONS if (value := getattr(options, option)) is not None}
     for option in given:

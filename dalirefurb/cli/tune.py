@@ -135,11 +135,7 @@ def _elsewhere(options: argparse.Namespace) -> Advice:
 
 
 def _described(path: Path) -> tuple[Machine, Workload]:
-    """Read the machine and the training that a file describes.
-
-    Raises:
-        ConfigurationError: If it cannot be read, or says what it cannot say.
-    """
+    """Read the machine and the training that a file describes; refuse what it cannot say."""
     from dalirefurb.tuning.model import Machine, Workload
 
     try:

@@ -22,8 +22,7 @@ class TimedRun:
     """One of the runs compared.
 
     Attributes:
-        name: Name of the run, for the table.
-        reports: Reports of the epochs, one per epoch; the first epoch, which only misses, is included.
+        reports: One for each epoch, the first one included, which only misses.
         made_ahead: Batches at an epoch's start that may have been made before its turn; they are not timed.
     """
 

@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def write(path: Path, figure: Figure, *, option: str = "--out") -> None:
-    """Write a figure as a PNG, which is replaced if it is there.
-
-    Raises:
-        ConfigurationError: If `path`, which that option has named, cannot be written.
-    """
+    """Write a figure as a PNG, which is replaced if it is there, to a path that an option has named; see `writing`."""
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=100)
     with writing(path, option=option), path.open("wb") as file:
@@ -35,11 +31,7 @@ def write(path: Path, figure: Figure, *, option: str = "--out") -> None:
 
 
 def check_writable(path: Path, *, option: str = "--out") -> None:
-    """Find out whether a picture can be written, before it is made. Nothing is left there.
-
-    Raises:
-        ConfigurationError: If it cannot, or that option names it as what is no PNG.
-    """
+    """Refuse a path where no picture can be written, before it is made, or is named as no PNG; see `check_file`."""
     if path.suffix.lower() not in ("", ".png"):
         raise ConfigurationError(
             f"the picture is a PNG, but {path} is named as another kind of file: name it {path.stem}.png with {option}"
@@ -48,11 +40,7 @@ def check_writable(path: Path, *, option: str = "--out") -> None:
 
 
 def check_file(path: Path, *, what: str = "picture", option: str) -> None:
-    """Find out whether a file can be written, before what is to be in it is made. Nothing is left there.
-
-    Raises:
-        ConfigurationError: If it cannot.
-    """
+    """Refuse a path where no file can be written, before what is to be in it is made. Nothing is left there."""
     with writing(path, what=what, option=option):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -64,11 +52,7 @@ def check_file(path: Path, *, what: str = "picture", option: str) -> None:
 
 
 def check_folder(folder: Path, names: Iterable[str]) -> None:
-    """Find out whether pictures can be written into a folder, which need not be there. Nothing is left there.
-
-    Raises:
-        ConfigurationError: If one cannot.
-    """
+    """Refuse a folder into which pictures cannot be written; it need not be there. Nothing is left there."""
     try:
         with folder_made(folder):
             for name in names:
@@ -95,7 +79,7 @@ def folder_made(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path, *, what: str = "picture", option: str = "--out") -> Iterator[None]:
-    """Tell of a path that cannot be written, or of a full disk, as what it is."""
+    """Raise a `ConfigurationError` of a path that cannot be written, or of a full disk."""
     try:
         yield
     except OSError as error:

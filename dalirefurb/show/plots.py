@@ -46,11 +46,9 @@ class Comparison:
     """Misses of refurbishing, and of what it would be without one of its shufflers.
 
     Attributes:
-        planner: The planner of `refurbish`.
-        refurbish: Misses with balanced eviction and cache-aware batches, shape (epochs, batches).
-        reference_count: Misses if versions that began together end together, with cache-aware batches, shape (epochs,
-            batches).
-        plain_shuffle: Misses with balanced eviction and batches that ignore the cache, shape (epochs, batches).
+        refurbish: Misses with balanced eviction and cache-aware batches.
+        reference_count: Misses if versions that began together end together.
+        plain_shuffle: Misses of batches that ignore the cache.
     """
 
     planner: Refurbish

@@ -62,15 +62,7 @@ _LETTER = 7
 
 @dataclass(frozen=True)
 class _Column:
-    """Cells below one heading.
-
-    Attributes:
-        x: Left side of the first cell's frame in pixels.
-        cells: Number of cells.
-        heading: Text in the coloured bar.
-        text: Text below the coloured bar.
-        colour: Colour of the bar and the frames.
-    """
+    """Cells with coloured frames, from pixel `x` on, below a bar with a heading and a text."""
 
     x: int
     cells: int

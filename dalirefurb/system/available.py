@@ -36,10 +36,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
     Page cache counts as available, on the machine (MemAvailable) and in a control group: it is given up. Processes
     that train together on this machine share all of it equally, see `system/sharing.py`. What stores and loaders of
-    this process are going to take is not available.
-
-    Args:
-        root: The folder that holds `proc` and `sys`.
+    this process are going to take is not available. `root` is the folder that holds `proc` and `sys`.
     """
     amounts, promised = [*_machine(root), *_groups(root)], promised_bytes() if root == Path("/") else 0
     return max(0, min(amounts) // local_processes() - promised) if amounts else None

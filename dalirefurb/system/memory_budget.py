@@ -59,11 +59,7 @@ def budget_bytes(budget: Budget, *, available: Callable[[], int | None] = availa
 
 
 def checked_budget(budget: Budget | None) -> Budget | None:
-    """Return a budget, or None for none, to be turned into bytes when it is known what is available.
-
-    Raises:
-        ConfigurationError: If it is no budget.
-    """
+    """Return a budget, or None for none, to be turned into bytes when they are known; refuse what is no budget."""
     if budget is not None:
         budget_bytes(budget, available=lambda: 0)
     return budget

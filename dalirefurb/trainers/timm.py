@@ -129,11 +129,7 @@ class TimmLoader(LoaderView):
 
 
 def _check_mixup(mixup: Mixup | Mix, loader: Loader | LoaderView) -> None:
-    """Refuse what cannot mix a loader's batches.
-
-    Raises:
-        ConfigurationError: If it takes samples, or nothing at all, or has fewer classes than the labels.
-    """
+    """Refuse what cannot mix a loader's batches: it takes samples, or nothing at all, or has too few classes."""
     require(callable(mixup), "mixup", "callable", mixup, "pass timm.data.Mixup(...) or a dalirefurb.Mix")
     if any(kind.__name__ == "FastCollateMixup" for kind in type(mixup).__mro__):
         raise ConfigurationError(
@@ -154,11 +150,7 @@ def _check_mixup(mixup: Mixup | Mix, loader: Loader | LoaderView) -> None:
 
 
 def _checked(batch: Any) -> Served:
-    """Return a batch's images and targets.
-
-    Raises:
-        ConfigurationError: If it is something else, which a function given to `loader.map` may have made.
-    """
+    """Return a batch's images and targets; refuse what else a function given to `loader.map` may have made."""
     parts = batch if isinstance(batch, (tuple, list)) else None
     if parts is None or len(parts) != 2 or not all(isinstance(each, torch.Tensor) for each in parts):
         kinds = "" if parts is None else f" of {', '.join(type(each).__name__ for each in parts) or 'nothing'}"

@@ -113,22 +113,14 @@ def log_diagnosis(loader: Loader) -> None:
 
 
 def check_maker(name: str, make: object) -> None:
-    """Refuse an argument that makes no loader.
-
-    Raises:
-        ConfigurationError: If it is neither a function nor a loader's parts.
-    """
+    """Refuse an argument that makes no loader: it is neither a function nor a loader's parts."""
     wanted = "a function that makes a Loader, or (source, recipe, planner, store)"
     remedy = "pass lambda: Loader(...), or a function of a module if it is sent to other processes"
     require(callable(make) or (isinstance(make, tuple) and len(make) in (3, 4)), name, wanted, make, remedy)
 
 
 def make_loader(make: Make) -> Loader:
-    """Make a loader.
-
-    Raises:
-        ConfigurationError: If the function makes something else, or the parts do not fit together.
-    """
+    """Make a loader; refuse a function that makes something else."""
     if isinstance(make, tuple):
         source, recipe, planner, *stores = make
         return Loader(source, recipe, planner, *(store() if callable(store) else store for store in stores))
@@ -141,11 +133,7 @@ def make_loader(make: Make) -> Loader:
 
 
 def import_trainer(*names: str, install: str) -> Any:
-    """Import the first of some modules that is installed.
-
-    Args:
-        names: Names of modules that are alike, such as "lightning.pytorch".
-        install: Name of the package to install.
+    """Import the first that is installed of some modules that are alike, such as "lightning.pytorch".
 
     Raises:
         ImportError: If none is, or the one that is cannot be imported.

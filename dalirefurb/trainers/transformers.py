@@ -98,11 +98,7 @@ class RefurbTrainer(_TRAINER):  # type: ignore[misc]
         super().log(logs, *arguments)
 
     def _prepared(self, loader: Loader, stage: str) -> AcceleratedLoader:
-        """Prepare a loader for training or evaluation.
-
-        Raises:
-            ConfigurationError: If its batches are not what the trainer counts with.
-        """
+        """Prepare a loader for training or evaluation; refuse batches that are not what the trainer counts with."""
         planner = loader.planner
         if isinstance(planner, Evaluate) and not planner.pad:
             raise ConfigurationError(

@@ -133,11 +133,7 @@ def tune(
 
 
 def check_disk(disk: Path | str | None) -> Path | None:
-    """Return the folder on the disk where a cache may lie.
-
-    Raises:
-        ConfigurationError: If it is no folder that can be written.
-    """
+    """Return the folder on the disk where a cache may lie; refuse what is no folder that can be written."""
     if disk is None:
         return None
     require(isinstance(disk, (str, Path)), "disk", "the path of a folder", disk, "pass such as '/local', or None")

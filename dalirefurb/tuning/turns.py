@@ -181,9 +181,6 @@ class Turns:
     """A loader that takes turns.
 
     Attributes:
-        source: Source of the samples.
-        recipe: Recipe.
-        planner: Planner.
         store: Store that stays open between turns; None: nothing is cached.
         devices: Devices of the partial and of the final part.
     """

@@ -60,6 +60,17 @@ def choice(name: str, value: object, kind: Any, remedy: str = "choose one") -> N
     require(known, name, f"{', '.join(others)} or {last}", value, remedy)
 
 
+def flag(name: str, value: object, remedy: str = "pass a bool") -> bool:
+    """Return an argument that is true or false as a plain bool; those of NumPy and torch pass, other values do not.
+
+    Raises:
+        ConfigurationError: If `value` is no bool.
+    """
+    given = plain(value)
+    require(isinstance(given, bool), name, "True or False", given, remedy)
+    return bool(given)
+
+
 def integer(name: str, value: object, least: int | None, most: int | None, remedy: str) -> int:
     """Return an integer argument as a plain int; those of NumPy and torch pass, bools and floats do not.
 

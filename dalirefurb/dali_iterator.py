@@ -13,7 +13,7 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
 from dalirefurb.calls import Explained, Words
-from dalirefurb.checks import require
+from dalirefurb.checks import flag, require
 from dalirefurb.dali.insides import describe
 from dalirefurb.engine.loader_view import Batch
 from dalirefurb.errors import ConfigurationError
@@ -75,6 +75,7 @@ class RefurbIterator(DALIGenericIterator, metaclass=Explained):  # type: ignore[
                 "a DALI iterator serves one image of each sample, but this loader has views: iterate the loader, or "
                 "pass views= to a PartialSource, which DALI's own iterators take"
             )
+        dali_labels = flag("dali_labels", dali_labels)
         if dali_labels:
             source = loader.source
             if source.annotations is not None or len(source.volumes) > 1:
@@ -87,18 +88,19 @@ class RefurbIterator(DALIGenericIterator, metaclass=Explained):  # type: ignore[
         texts = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
         wanted = f"different names of {', '.join(parts)}"
         require(texts and len({*names}) == len(names) == len(parts), "output_map", wanted, names, f"as {parts}")
-        require(auto_reset in (True, False, "yes", "no"), "auto_reset", "True or False", auto_reset, "True is usual")
+        said = isinstance(auto_reset, str) and auto_reset in ("yes", "no")
+        resets = auto_reset == "yes" if said else flag("auto_reset", auto_reset, "True is usual")
         policy = _check_policy(loader, last_batch_policy)
         self._loader = loader
         self._names = [*names]
-        self._resets = auto_reset in (True, "yes")
+        self._resets = resets
         self._dali_labels = dali_labels
         self._epoch: Iterator[DaliBatch] | None = None
         self._ended = False
         # The base class wants a pipeline to describe; the loader's own belong to another thread.
         pipeline = Pipeline(batch_size=loader.batch_size, num_threads=1, device_id=None)
         pipeline.set_outputs(types.Constant(np.zeros(1, np.uint8)))
-        super().__init__([pipeline], ["data"], auto_reset=auto_reset, prepare_first_batch=False)
+        super().__init__([pipeline], ["data"], auto_reset=resets, prepare_first_batch=False)
         describe(self, loader.rows_per_epoch, policy)
 
     def __iter__(self) -> Iterator[DaliBatch]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device
 from dalirefurb.calls import Explained
-from dalirefurb.checks import epoch_of, require
+from dalirefurb.checks import epoch_of, flag, require
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.batch_tensors import BatchTensors, TargetForm, TargetTensors
 from dalirefurb.engine.behind import behind
@@ -123,6 +123,7 @@ class Loader(Mappable, metaclass=Explained):
         bad_samples: BadSamplePolicy = BadSamplePolicy(),  # noqa: B008
         rank: Rank | tuple[int, int] | tuple[int, int, int] | None = None,
     ) -> None:
+        with_indices, pin_memory = flag("with_indices", with_indices), flag("pin_memory", pin_memory)
         if pin_memory and not torch.cuda.is_available():
             raise ConfigurationError(
                 "pin_memory=True needs a CUDA device, and torch finds none; pass pin_memory=torch.cuda.is_available()"

@@ -17,7 +17,7 @@ from nvidia.dali.pipeline import Pipeline, pipeline_def
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Node
 from dalirefurb.calls import Explained
-from dalirefurb.checks import epoch_of, integer, require
+from dalirefurb.checks import epoch_of, flag, integer, require
 from dalirefurb.dali import final_graph, final_inputs
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.finals import FinalFeed
@@ -104,6 +104,7 @@ class PartialSource(metaclass=Explained):
     ) -> None:
         remedy = "pass such as [recipe.view(2)]; a Loader takes a number, too"
         require(isinstance(views, (list, tuple)), "views", "a list of recipes", views, remedy)
+        dali_labels, pad_last_batch = flag("dali_labels", dali_labels), flag("pad_last_batch", pad_last_batch)
         # What is of another kind is refused by the loader.
         if dali_labels and isinstance(source, Source):
             check_dali_labels(source.labels)

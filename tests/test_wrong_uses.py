@@ -9,6 +9,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from dalirefurb import (
     MemoryStore,
     Mix,
     Output,
+    PartialSource,
     Prefetch,
     Rank,
     Recipe,
@@ -53,9 +55,10 @@ from dalirefurb.augment import HorizontalFlip, VerticalFlip
 from dalirefurb.augment.policies.auto_augment import POLICIES
 from dalirefurb.augment.presets import simplified
 from dalirefurb.calls import DATA_LOADER, INSTEAD
-from dalirefurb.errors import DalirefurbError
+from dalirefurb.errors import ConfigurationError, DalirefurbError
 from dalirefurb.source import Subset
 from dalirefurb.store import DeviceStore
+from dalirefurb.targets import Boxes, CocoDetection, InstanceMasks, Keypoints, Polygons, YoloFolder
 from tests.augment.torchvision_stand_ins import T
 from tests.pictures import write_folder
 
@@ -524,6 +527,39 @@ def test_a_wrong_use_is_answered_in_one_line(use: Callable[[Path], Any], words: 
     assert words in message
     assert "\n" not in message
     assert refusal.value.__suppress_context__ or refusal.value.__context__ is None or refusal.value.__cause__
+
+
+FLAGS: dict[Callable[..., Any], str] = {
+    load: "with_indices pin_memory",
+    partial(PartialSource, ARRAYS, RECIPE, PLANNER): "with_indices dali_labels pad_last_batch",
+    lambda **flags: load().dali_iterator(**flags): "auto_reset dali_labels",
+    partial(TorchDataset, TENSORS): "thread_safe progress",
+    partial(TarShards, "nowhere.tar"): "progress",
+    partial(DeviceStore, device="cpu"): "pinned_host",
+    partial(Boxes, [[(0, 0, 2, 2)]]): "normalized",
+    partial(Keypoints, [[[(0, 0, 2)]]]): "pixel_centres normalized",
+    partial(Polygons, [[[]]]): "normalized",
+    partial(InstanceMasks, [[[]]]): "normalized",
+    partial(CocoDetection, "nowhere", "nowhere.json"): "keypoints polygons masks crowds empty contiguous",
+    partial(YoloFolder, "nowhere", "nowhere"): "polygons masks",
+    Recipe.from_timm: "is_training no_aug normalize",
+    partial(Recipe.from_torchvision, None): "raw",
+}
+"""What takes flags, and which."""
+
+
+@pytest.mark.parametrize("given", ["off", 1, None])
+def test_what_is_no_flag_is_not_taken_for_one(given: Any) -> None:
+    for call, names in FLAGS.items():
+        for name in names.split():
+            with pytest.raises(ConfigurationError, match=f"^{name} must be True or False, got {given!r}: "):
+                call(**{name: given})
+
+
+def test_numpys_flags_are_flags() -> None:
+    with load(with_indices=np.True_, pin_memory=np.False_) as loader:
+        assert loader.with_indices is True
+        assert len(first(loader)) == 3
 
 
 @NO_GPU

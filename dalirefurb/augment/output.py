@@ -11,7 +11,7 @@ import numpy as np
 
 from dalirefurb.augment.stage import Size, checked_size, sides_of
 from dalirefurb.calls import TakesNumbers
-from dalirefurb.checks import require
+from dalirefurb.checks import flag, require
 from dalirefurb.errors import ConfigurationError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -61,8 +61,7 @@ class Output(metaclass=TakesNumbers):
         require(known, "output: dtype", "'float32', 'float16' or 'bfloat16'", self.dtype, remedy)
         fits = type(self.channels) is int and self.channels in (1, 3)
         require(fits, "output: channels", "3, or 1 for grey images", self.channels, "choose one")
-        last = self.channels_last
-        require(isinstance(last, bool), "output: channels_last", "True or False", last, "pass a bool")
+        flag("output: channels_last", self.channels_last)
         for name in ("mean", "std"):
             object.__setattr__(self, name, self._of_channels(name, getattr(self, name)))
         mean, std = self.means, self.stds

@@ -26,7 +26,7 @@ from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCro
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import RATIO, SCALE, RandomResizedCrop, Resize, ResizeInterpolation
 from dalirefurb.calls import explains
-from dalirefurb.checks import integer, require
+from dalirefurb.checks import flag, integer, require
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -149,10 +149,7 @@ def preset(
         def called(*args: Any, **kwargs: Any) -> Recipe:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            raw = bound.kwargs.get("raw", False)
-            require(
-                isinstance(raw, bool), "raw", "True or False", raw, "True is for arrays, in place of encoded images"
-            )
+            flag("raw", bound.kwargs.get("raw", False), "True is for arrays, in place of encoded images")
             return preset(*bound.args, **bound.kwargs)
 
         called.__signature__ = signature  # type: ignore[attr-defined]

@@ -27,7 +27,7 @@ from dalirefurb.augment.stages.frame import Letterbox, Place, ScaleJitter
 from dalirefurb.augment.stages.geometry import RandomAffine
 from dalirefurb.augment.stages.partners import Mosaic
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize, ResizeInterpolation
-from dalirefurb.checks import integer, interval, number, require
+from dalirefurb.checks import flag, integer, interval, number, require
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -296,7 +296,7 @@ def yolo(
     letterbox is in its place, and no crop.
     """
     output, fill = output_of(size, shared), 114
-    require(isinstance(mosaic, bool), "mosaic", "True or False", mosaic, "it is done always or never")
+    flag("mosaic", mosaic, "it is done always or never")
     number("translate", translate, "in 0..1", lambda share: 0 <= share <= 1, "it is a share of the size")
     number("scale", scale, "from 0 to below 1", lambda change: 0 <= change < 1, "0.5 is usual")
     height, width = output.sides

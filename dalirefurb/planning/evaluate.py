@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dalirefurb.checks import rank_of, require
+from dalirefurb.checks import flag, rank_of
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask
 from dalirefurb.planning.planner import DerivedPlanner, Planner
@@ -71,7 +71,7 @@ class Evaluate(Planner):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._share("coverage", "pass a share, such as 0.5")
-        require(isinstance(self.pad, bool), "pad", "True or False", self.pad, "pass a bool")
+        flag("pad", self.pad)
         if self.shards != 1 or self.drop_last:
             raise ConfigurationError(
                 f"shards and drop_last must be left out, since any number of ranks divides the batches and all samples "

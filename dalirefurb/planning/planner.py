@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from dalirefurb.calls import TakesNumbers
-from dalirefurb.checks import CheckedFields, epoch_of, integer, require
+from dalirefurb.checks import CheckedFields, epoch_of, flag, integer, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.batch_plan import BatchPlan, Indices, Mask
 from dalirefurb.rng import Bijection, key
@@ -97,7 +97,7 @@ class Planner(CheckedFields, metaclass=TakesNumbers):
                 f"shards must divide batch_size, got shards={self.shards} and batch_size={self.batch_size}: "
                 f"pass a batch_size that is a multiple of {self.shards}, or fewer shards"
             )
-        require(isinstance(self.drop_last, bool), "drop_last", "True or False", self.drop_last, "pass a bool")
+        flag("drop_last", self.drop_last)
 
     @abstractmethod
     def plan(self, epoch: int, batch: int) -> BatchPlan:

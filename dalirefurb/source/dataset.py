@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dalirefurb.checks import flag
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, digest_of, spread
 from dalirefurb.source.copies import Copies
@@ -63,6 +64,7 @@ class TorchDataset(Source):
         progress: bool = True,
         value_range: ValueRange | None = None,
     ) -> None:
+        thread_safe, progress = flag("thread_safe", thread_safe), flag("progress", progress)
         self.value_range = checked_range(value_range)
         self._levels = Levels(value_range)
         if isinstance(dataset, (str, os.PathLike)):

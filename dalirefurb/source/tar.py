@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import path_of, require
+from dalirefurb.checks import flag, path_of, require
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, digest_of, fingerprint_of_names
 from dalirefurb.source.files import EXTENSIONS, PathLike
@@ -79,6 +79,7 @@ class TarShards(Source):
         require(image is None or isinstance(image, str), "image", "an extension", image, "pass such as 'jpg'")
         wanted = "an extension, or a function from a key to a label"
         require(isinstance(label, str) or callable(label), "label", wanted, label, "pass such as 'cls'")
+        progress = flag("progress", progress)
         self._shards = open_shards(urls, storage_options or {})
         written = label if isinstance(label, str) else None
         self._index = IndexFiles(None if index is None else path_of(index))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.checks import path_of, require
+from dalirefurb.checks import flag, path_of, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source.contract import Numbers, digest_of, spread
 from dalirefurb.source.files import FileList, PathLike
@@ -67,6 +67,9 @@ class CocoDetection(Annotated):
         min_area: float = 1.0,
         min_visible: float = 0.0,
     ) -> None:
+        flags = {"keypoints": keypoints, "polygons": polygons, "masks": masks}
+        for name, given in (flags | {"crowds": crowds, "empty": empty, "contiguous": contiguous}).items():
+            flag(name, given)
         root = path_of(images)
         require(root.is_dir(), "images", "a folder", images, "pass the folder of the images, such as 'train2017'")
         with _in_format(annotations):

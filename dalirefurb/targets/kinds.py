@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.calls import Explained
-from dalirefurb.checks import number, require
+from dalirefurb.checks import flag, number, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source.contract import digest_of
 from dalirefurb.source.labels import as_array, check_int64
@@ -139,6 +139,7 @@ class Boxes(ObjectTarget):
         self.min_area = number("min_area", min_area, "at least 0", lambda area: area >= 0, "1 pixel is usual")
         shown = "in 0..1"
         self.min_visible = number("min_visible", min_visible, shown, lambda share: 0 <= share <= 1, "0.3 is usual")
+        self.normalized = flag("normalized", normalized)
         rows = Ragged.of(boxes, "boxes", (4,), "float64")
         values = rows.values
         if format != "xyxy":
@@ -152,7 +153,6 @@ class Boxes(ObjectTarget):
                 f"{rows.values[wrong[0]].tolist()} in format={format!r}: name the format that they are in"
             )
         self.rows = Ragged(values, rows.offsets)
-        self.normalized = bool(normalized)
         _check_shares(values, self.normalized, "boxes")
 
     def in_pixels(self, values: NDArray[Any], sizes: NDArray[np.int64]) -> NDArray[Any]:
@@ -194,7 +194,7 @@ class Keypoints(ObjectTarget):
         _, points, numbers = self.rows.values.shape
         if numbers not in (2, 3):
             raise ConfigurationError(f"keypoints must have x and y, or x, y and visibility, got {numbers} numbers each")
-        self.centre = 0.5 if pixel_centres else 0.0
+        self.centre = 0.5 if flag("pixel_centres", pixel_centres) else 0.0
         self.swapped = order
         if swapped is not None:
             places = list(range(points))
@@ -202,7 +202,7 @@ class Keypoints(ObjectTarget):
             wanted = f"each of the places 0..{points - 1} once, two by two or staying"
             remedy = "say for each point whose place it takes, its own if it stays"
             require(comes_back, "swapped", wanted, swapped, remedy)
-        self.normalized = bool(normalized)
+        self.normalized = flag("normalized", normalized)
         _check_shares(self.rows.values[..., :2], self.normalized, "keypoints")
 
     def in_pixels(self, values: NDArray[Any], sizes: NDArray[np.int64]) -> NDArray[Any]:
@@ -234,6 +234,7 @@ class Polygons(ObjectTarget):
     """
 
     def __init__(self, polygons: Sequence[Sequence[Sequence[ArrayLike]]], *, normalized: bool = False) -> None:
+        self.normalized = flag("normalized", normalized)
         check_listed(polygons, "polygons")
         try:
             polygons = [[list(each) for each in sample] for sample in polygons]
@@ -246,7 +247,6 @@ class Polygons(ObjectTarget):
                 f"polygons must be x and y of each vertex, for each sample a list of objects, for each object a list "
                 f"of outlines: {error}"
             ) from error
-        self.normalized = bool(normalized)
         self.outlines = Ragged.of(vertices, "vertices of outlines, by their number,", (2,), "float64")
         _check_shares(self.outlines.values, self.normalized, "polygons")
         ends = np.cumsum([len(each) for sample in polygons for each in sample], dtype=np.int64)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.checks import path_of, plain, require
+from dalirefurb.checks import flag, path_of, plain, require
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source.files import FileList, PathLike
 from dalirefurb.targets.annotated import Annotated
@@ -75,6 +75,7 @@ class YoloFolder(Annotated):
         min_area: float = 1.0,
         min_visible: float = 0.0,
     ) -> None:
+        polygons, masks = flag("polygons", polygons), flag("masks", masks)
         numbered = isinstance(names, Mapping) and all(isinstance(each, int) for each in names)
         listed = isinstance(names, Iterable) and not isinstance(names, (str, set, frozenset, Mapping))
         wanted = "a list of the classes' names, or a mapping from their numbers"

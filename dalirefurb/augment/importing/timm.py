@@ -16,7 +16,7 @@ from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, VerticalFlip
 from dalirefurb.augment.stages.resize import RATIO, SCALE, RandomResizedCrop, Resize
 from dalirefurb.calls import Explained, Words, no_argument
-from dalirefurb.checks import number, plain, require
+from dalirefurb.checks import flag, number, plain, require
 from dalirefurb.errors import ConfigurationError
 
 ERASED, ERASED_RATIO = (0.02, 1 / 3), (0.3, 1 / 0.3)
@@ -156,6 +156,8 @@ class CreateTransform(metaclass=Explained):
     patchify: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("is_training", "no_aug", "normalize"):
+            flag(name, getattr(self, name))
         remedies = {name: remedy for name, remedy in _REFUSED.items() if getattr(self, name)}
         if not self.normalize:
             remedies["normalize"] = "pass mean=(0, 0, 0) and std=(1, 1, 1) for pixels in 0..1"

@@ -26,7 +26,7 @@ from dalirefurb.augment.stages.choice import RandomApply, RandomChoice
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop, VerticalFlip
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
 from dalirefurb.calls import Words, instead
-from dalirefurb.checks import plain, require
+from dalirefurb.checks import flag, plain, require
 from dalirefurb.errors import ConfigurationError
 
 _log = logging.getLogger("dalirefurb")
@@ -278,7 +278,7 @@ def imported(transform: Any, *, split: int | str | None, raw: bool, size: Size |
         ConfigurationError: If there are no stages for these.
     """
     require(channels in (1, 3), "channels", "3, or 1 for grey images", channels, "choose one")
-    require(isinstance(raw, bool), "raw", "True or False", raw, "True is for arrays, in place of encoded images")
+    flag("raw", raw, "True is for arrays, in place of encoded images")
     reader = _Reader(None if size is None else sides_of(checked_size("size", size)), raw, channels)
     reader.read(transform)
     if reader.padding is not None:

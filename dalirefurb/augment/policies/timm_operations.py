@@ -31,7 +31,7 @@ from dalirefurb.augment.policies.operations import (
     numbers,
 )
 from dalirefurb.augment.policies.sub_policies import SubPolicy
-from dalirefurb.checks import number, plain, require
+from dalirefurb.checks import flag, number, require
 
 FULL = 10.0
 """Magnitude at the end of an operation's range."""
@@ -94,11 +94,10 @@ def checked_noise(name: str, noise: Any) -> MagnitudeNoise:
     """
     given = isinstance(noise, tuple) and len(noise) == 3
     require(given, f"{name}: noise", "a MagnitudeNoise", noise, "pass such as MagnitudeNoise(std=0.5)")
-    std, most, uniform = map(plain, noise)
+    std, most, uniform = noise
     std = number(f"{name}: std", std, "of at least 0", lambda std: 0 <= std < math.inf, "0.5 is usual")
     most = number(f"{name}: most", most, "above 0", lambda most: 0 < most < math.inf, "10 is usual")
-    require(isinstance(uniform, bool), f"{name}: uniform", "True or False", uniform, "False is usual")
-    return MagnitudeNoise(std, most, uniform)
+    return MagnitudeNoise(std, most, flag(f"{name}: uniform", uniform, "False is usual"))
 
 
 def _slope(magnitudes: Floats, uniforms: Floats) -> Floats:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes, no_numbers
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, Stage, checked_size, sides_of
-from dalirefurb.checks import integer, require
+from dalirefurb.checks import flag, integer, require
 from dalirefurb.errors import ConfigurationError
 
 MOST_UNIFORMS = 16
@@ -209,8 +209,7 @@ class HostStage(OnCPU):
         wanted = "a function of (image, rng), or of (image), beside what has defaults"
         require(fits, f"stage {self.name!r}: function", wanted, str(signature), remedy)
         object.__setattr__(self, "_random", len(needed) > 1)
-        wanted = "True, or False"
-        require(isinstance(self.keeps_place, bool), f"{self.name}: keeps_place", wanted, self.keeps_place, "choose one")
+        flag(f"{self.name}: keeps_place", self.keeps_place)
         self._check_size()
 
     @property

@@ -16,7 +16,7 @@ from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters
 from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, SizedStage, Sizes, check_fill, fill_levels
 from dalirefurb.augment.stages.resize import resize_type
-from dalirefurb.checks import choice, require
+from dalirefurb.checks import choice, flag
 
 FrameInterpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
@@ -141,7 +141,7 @@ class Letterbox(_Framed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(isinstance(self.enlarge, bool), f"{self.name}: enlarge", "True or False", self.enlarge, "pass a bool")
+        flag(f"{self.name}: enlarge", self.enlarge)
 
     def fitting(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return factors, of 1 at most where nothing is enlarged."""
@@ -185,7 +185,7 @@ class ScaleJitter(_Framed):
         super().__post_init__()
         wanted, remedy = "two finite numbers with 0 < low <= high", "pass such as (0.5, 2.0)"
         self._interval("scale", wanted, lambda low, high: 0 < low <= high < np.inf, remedy)
-        require(isinstance(self.cover, bool), f"{self.name}: cover", "True or False", self.cover, "pass a bool")
+        flag(f"{self.name}: cover", self.cover)
 
     def fitting(self, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return factors, with which images just cover the frame where that is meant."""

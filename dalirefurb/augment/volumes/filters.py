@@ -23,7 +23,7 @@ from dalirefurb.augment.volumes.stages import (
     check_probability,
 )
 from dalirefurb.augment.volumes.voxels import AXES, Voxels
-from dalirefurb.checks import Interval, number, require
+from dalirefurb.checks import Interval, flag, number
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class RandomGamma(SometimesStage):
 
     def __post_init__(self) -> None:
         _check_factors(self, "gamma")
-        require(isinstance(self.invert, bool), f"{self.name}: invert", "True, or False", self.invert, "choose one")
+        flag(f"{self.name}: invert", self.invert)
         check_probability(self)
 
     def _change(self, voxels: Voxels, drawn: list[float]) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dalirefurb.checks import flag
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.image_batch import Image, Images, Places
 from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
@@ -123,7 +124,7 @@ class DeviceStore(Store):
     ) -> None:
         super().__init__()
         self._max_bytes = checked_budget(max_bytes)
-        self._pinned_host = pinned_host
+        self._pinned_host = flag("pinned_host", pinned_host)
         self.device = device
         self.memory = device_memory(device)
 

@@ -6,6 +6,7 @@ plan ──▶ engine ──▶ PartialSource ──▶ fn.external_source ─�
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -16,7 +17,7 @@ from nvidia.dali.pipeline import Pipeline, pipeline_def
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Node
-from dalirefurb.calls import Explained
+from dalirefurb.calls import Explained, no_argument
 from dalirefurb.checks import epoch_of, flag, integer, require
 from dalirefurb.dali import final_graph, final_inputs
 from dalirefurb.engine.batch_group import Position
@@ -212,6 +213,7 @@ class PartialSource(metaclass=Explained):
 
         Raises:
             ConfigurationError: If there is one already: each would have a part of the batches.
+            TypeError: If `Pipeline` has no such argument.
         """
         remedy = "make a new PartialSource for a new one, and load the state of this one"
         require(not self._has_pipeline, "pipeline()", "called once", "a second call", remedy)
@@ -226,6 +228,9 @@ class PartialSource(metaclass=Explained):
             made = self.final_graph(images if device_id is None else images.gpu(), others[known:])
             return *(made if len(self._recipes) > 1 else [made]), *others[:known]
 
+        known = {*inspect.signature(Pipeline).parameters, "enable_conditionals", "debug"}
+        for name in sorted(options.keys() - known):
+            raise TypeError(f"pipeline: {no_argument(Pipeline, name)}")
         options = {"batch_size": self.batch_size, "enable_conditionals": True} | options
         pipeline = pipeline_def(graph)(num_threads=threads, device_id=device_id, **options)
         self._has_pipeline = True

@@ -435,6 +435,9 @@ def test_a_source_has_one_pipeline(source: ImageFolder) -> None:
     with PartialSource(source, RECIPE, refurbish(), MemoryStore()) as samples:
         with pytest.raises(ConfigurationError, match="num_threads must be an int of at least 1, got 0: leave it out"):
             samples.pipeline(num_threads=0)
+        for name, told in (("depth", "it takes batch_size, num_threads, "), ("batch_siz", "it is batch_size here")):
+            with pytest.raises(TypeError, match=f"^pipeline: there is no argument '{name}': {told}"):
+                samples.pipeline(**{name: 3})
         with pytest.raises(TypeError, match="prefetch_queue_depth"):
             samples.pipeline(prefetch_queue_depth="deep")
         samples.pipeline()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import torch
@@ -72,7 +71,7 @@ class TimmLoader(LoaderView):
                 "images must be normalised once, but a PrefetchLoader normalises what the loader's recipe has "
                 "normalised already: give timm the TimmLoader itself, and pass it device=... and mixup=..."
             )
-        return map(self._served, self._steps(), self.loader)
+        return map(self._served, iter(self._step, None), self.loader)
 
     @property
     def mean(self) -> torch.Tensor:
@@ -96,12 +95,15 @@ class TimmLoader(LoaderView):
         if hasattr(mixup, "mixup_enabled"):  # It goes on making soft targets of the labels.
             mixup.mixup_enabled = self._mixup_enabled
 
-    def _steps(self) -> Iterator[int]:
-        first = 0
-        if isinstance(self._mixup, Mix):  # Asked when the first batch is: set_epoch may come after iter.
-            state = self.loader.state_dict()
-            first = state["epoch"] * len(self) + state["batch"]
-        yield from count(first)
+    def _step(self) -> int:
+        """Return the number in the run of the batch that is served next, asked before each; 0 if nothing depends on it.
+
+        Counting them would count one whose way here was interrupted, and which is served again.
+        """
+        if not isinstance(self._mixup, Mix):
+            return 0
+        state = self.loader.state_dict()
+        return int(state["epoch"] * len(self) + state["batch"])
 
     def _served(self, step: int, batch: Any) -> Served:
         device = self.device

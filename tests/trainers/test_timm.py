@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from dalirefurb import Arrays, Loader, Mix, Standard
+from dalirefurb.engine.engine import Engine
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.trainers.timm import TimmLoader
 from tests.trainers.plain import (
@@ -203,6 +204,23 @@ def test_a_mix_goes_on_after_a_resume_as_in_a_loop_that_counts_its_steps(stop: i
         served += [*epoch, *islice(endless(loader), EPOCHS * BATCHES)]
     served = served[: EPOCHS * BATCHES]
     assert_mixed(mixed_stream(0, len(served)), served)
+
+
+def test_a_mix_counts_no_step_for_a_batch_whose_way_was_interrupted() -> None:
+    def interrupted(_: Engine) -> Any:
+        raise KeyboardInterrupt
+
+    with train_loader() as inner:
+        epoch = iter(TimmLoader(inner, mixup=MIX))
+        served = []
+        for _ in range(BATCHES):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Engine, "take", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    next(epoch)
+            served.append(next(epoch))
+        assert next(epoch, None) is None
+    assert_mixed(mixed_stream(0, BATCHES), served)
 
 
 def test_a_mix_knows_the_epoch_that_was_set_and_goes_on_softening_when_it_is_off() -> None:

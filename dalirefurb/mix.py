@@ -142,6 +142,8 @@ def _check_tensors(images: torch.Tensor, labels: torch.Tensor) -> None:
         f"{images.dtype} of shape {tuple(images.shape)}",
         "mix what the loader serves; volumes are not mixed, so leave Mix out there",
     )
+    height, width = images.shape[2:]
+    require(height * width > 0, "images", "of a pixel at least", f"{height} x {width}", "see what made them")
 
 
 def _before(rows: torch.Tensor) -> torch.Tensor:

@@ -210,6 +210,8 @@ IMAGES, LABELS = torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.int64)
         (lambda: Mix(9)(IMAGES, LABELS, step=-1), "step must be an int of at least 0, got -1"),
         (lambda: Mix(9)(IMAGES[0], LABELS, step=0), "images must be floating point of shape"),
         (lambda: Mix(9)(IMAGES.byte(), LABELS, step=0), "images must be floating point of shape"),
+        (lambda: Mix(9, cutmix=1)(IMAGES[..., :0], LABELS, step=0), "images must be of a pixel at least, got '8 x 0'"),
+        (lambda: Mix(9, cutmix=1)(IMAGES[:, :, :0], LABELS, step=0), "images must be of a pixel at least, got '0 x 8'"),
         (lambda: Mix(9)(IMAGES.numpy(), LABELS, step=0), "images must be a tensor, got 'ndarray': mix what"),
         (lambda: Mix(9)(IMAGES, [0, 1, 2, 3], step=0), "labels must be a tensor, got 'list': mix what"),
         (lambda: Mix(9)(IMAGES, LABELS[:3], step=0), "labels must be classes of shape (4,) or targets of shape (4, 9)"),

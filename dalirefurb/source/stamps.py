@@ -7,11 +7,14 @@ import struct
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest, xxh3_128, xxh3_128_hexdigest
+
+from dalirefurb.source.outage import is_outage
 
 _STAMP = struct.Struct("<qqqQ")
 _STAMPS = np.dtype([("size", "<i8"), ("mtime_ns", "<i8"), ("ctime_ns", "<i8"), ("inode", "<u8")])
@@ -27,7 +30,8 @@ def stamp_files(paths: Iterable[str]) -> dict[str, Any]:
 
     Returns:
         As JSON values: a hash of each file's size, times of change (of its contents, of anything) and inode, in order;
-        their bytes together; when the last of them changed. What cannot be looked at counts as absent.
+        their bytes together; when the last of them changed. What cannot be looked at counts as absent. Where storage is
+        away, also when that was, so that it is never the same: behind what is away there may be anything.
     """
     names = list(paths)
     step = max(1, -(-len(names) // _THREADS))
@@ -36,11 +40,25 @@ def stamp_files(paths: Iterable[str]) -> dict[str, Any]:
         parts = pool.map(lambda paths: b"".join(map(_stamp, paths)), some)
         stamps = np.frombuffer(b"".join(parts), _STAMPS)  # Shape (number of files,).
     last_change = datetime.fromtimestamp(stamps["ctime_ns"].max(initial=0) / 1e9, timezone.utc)
+    absent = np.flatnonzero(stamps == np.frombuffer(_ABSENT, _STAMPS)).tolist()
+    away = any(_is_away(names[row]) for row in absent)
     return {
         "stamps": xxh3_128_hexdigest(stamps.tobytes()),
         "bytes": int(stamps["size"].sum()),
         "last_change": last_change.isoformat(timespec="milliseconds"),
+        **({"away_at": datetime.now(timezone.utc).isoformat()} if away else {}),
     }
+
+
+def _is_away(path: str) -> bool:
+    """Tell whether a file that could not be asked may be there; what is no path, such as an address, is not."""
+    try:
+        os.stat(path)  # noqa: PTH116
+    except ValueError:
+        return False
+    except OSError as error:
+        return any(map(os.path.lexists, Path(path).parts[:1])) and is_outage(error)
+    return True
 
 
 def _stamp(path: str) -> bytes:

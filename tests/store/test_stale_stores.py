@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dalirefurb import Arrays, Compressed, DiskStore, ImageFolder, MemoryStore, TieredStore, evaluate
+from dalirefurb import Arrays, Compressed, DiskStore, ImageFolder, Loader, MemoryStore, TieredStore, evaluate
 from dalirefurb.errors import StoreError
 from dalirefurb.planning import Frozen
 from dalirefurb.source import FileList, HuggingFaceImages, Source, TarShards
@@ -248,6 +248,26 @@ def test_a_file_that_is_absent_is_no_error_and_counts_once_it_is_there(tmp_path:
     assert before["bytes"] == 0
     (tmp_path / "absent.jpg").write_bytes(b"image")
     assert source.content() != before
+
+
+def test_a_store_that_is_begun_twice_while_storage_is_away_does_not_take_its_files_for_the_same(
+    root: Path, disk: Callable[[], Store]
+) -> None:
+    source, away = FileList(paths(root), range(NUM_SAMPLES)), root.with_name("away")
+    root.rename(away)
+    with Loader(source, evaluate(SIZE), PLANNER, disk()) as loader:
+        away.rename(root)
+        assert len([*loader]) == len(PLANNER)
+    write(root, list(range(NUM_SAMPLES, 2 * NUM_SAMPLES)))
+    root.rename(away)
+    with pytest.raises(StoreError, match=r"content\.away_at '\S+', not '\S+' \(content: files of the source"):
+        Loader(source, evaluate(SIZE), PLANNER, disk())
+
+
+def test_what_is_gone_from_storage_that_is_there_and_what_is_no_path_is_the_same_each_time(root: Path) -> None:
+    for name in (str(root / "a" / "gone.jpg"), "https://nowhere/1.jpg", "modality/1", "1", "nul\0.jpg", ""):
+        assert stamp_files([name]) == stamp_files([name])
+    assert stamp_files([str(root / "gone" / "1.jpg")]) != stamp_files([str(root / "gone" / "1.jpg")])
 
 
 def test_a_training_goes_on_with_a_copy_of_its_files_while_a_store_does_not(

@@ -25,11 +25,15 @@ from dalirefurb import (
     Refurbish,
     Standard,
     TorchDataset,
+    Volumes,
     simple,
 )
+from dalirefurb.augment import RandomFlip3D, VolumeOutput
 from dalirefurb.augment.stage import Arrays as Parameters
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip
 from dalirefurb.dali import Replicas
+from dalirefurb.engine.finals import FinalKernels
+from dalirefurb.engine.volumes import FinalVolumes, VolumeRunner
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.difficulty import FeatureTable
@@ -79,6 +83,8 @@ class Case:
         batches_per_group: Of the loader.
         kernels: Of the loader.
         encoded: Whether files are stored, as they were read.
+        views: Whether there are two images of each sample.
+        volumes: Whether samples are volumes.
     """
 
     planner: Planner
@@ -86,6 +92,8 @@ class Case:
     batches_per_group: int = 1
     kernels: Literal["dali", "numba"] = "dali"
     encoded: bool = False
+    views: bool = False
+    volumes: bool = False
 
     def train(
         self, store: MemoryStore | None, fault: Fault | None = None, batches_wanted: int = BATCHES
@@ -107,16 +115,20 @@ class Case:
                 images, labels = batch
                 if isinstance(self.planner, AutoAssist):
                     loader.observe(losses_of(images))
-                served.append((images.clone(), labels))
+                served.append((torch.stack(images) if self.views else images.clone(), labels))
         return served, errors
 
     def _loader(self, store: MemoryStore | None) -> Loader:
         flip = HorizontalFlip if self.kernels == "numba" else UsersFlip
-        recipe = Recipe([flip(name="early"), flip(name="late")], Output(SIZE), split=1)
+        recipe, view = (Recipe([flip(name="early"), flip(name=name)], Output(SIZE), 1) for name in ("late", "other"))
         prefetch = {"num_threads": 1, "look_ahead": 1, "batches_per_group": self.batches_per_group}
         if self.encoded:
             return flat_loader(Files(), simple(SIZE, split=0), self.planner, store, kernels=self.kernels, **prefetch)
-        return flat_loader(SOURCE, recipe, self.planner, store, kernels=self.kernels, **prefetch)
+        if self.volumes:
+            stages = [RandomFlip3D(name="early"), RandomFlip3D(name="late")]
+            return flat_loader(VOLUMES, Recipe(stages, VolumeOutput((5, 4, 3)), 1), self.planner, store, **prefetch)
+        views = [view] if self.views else ()
+        return flat_loader(SOURCE, recipe, self.planner, store, views=views, kernels=self.kernels, **prefetch)
 
 
 class Files(Source):
@@ -137,6 +149,7 @@ class Files(Source):
 
 FILES = [np.frombuffer(jpeg(picture(i, height=SIZE, width=SIZE + i)), np.uint8) for i in range(12)]
 SOURCE = Arrays(np.stack([np.asarray(picture(i, height=SIZE, width=SIZE)) for i in range(12)]), np.arange(12))
+VOLUMES = Volumes([np.random.default_rng(i).random((5, 4, 3), np.float32) for i in range(12)], labels=np.arange(12))
 CASES = {
     "refurbished": Case(REFURBISH),
     "refurbished, runs of two": Case(REFURBISH, batches_per_group=2),
@@ -168,6 +181,10 @@ if find_spec("numba"):
 
     CASES["by kernels"] = Case(REFURBISH, kernels="numba")
     CALLS += [("by kernels", KernelRunner, "submit"), ("by kernels", KernelRunner, "collect_partial")]
+    CASES["views"] = Case(REFURBISH, kernels="numba", views=True)
+    CALLS += [("views", FinalKernels, "submit"), ("views", FinalKernels, "collect")]
+    CASES["volumes"] = Case(REFURBISH, kernels="numba", volumes=True)
+    CALLS += [("volumes", owner, method) for owner in (VolumeRunner, FinalVolumes) for method in ("submit", "collect")]
 WEEKLY = {
     *(call for call in CALLS if call[0] == "refurbished, runs of two"),
     *(("not stored", owner, method) for owner, method in GRAPH_CALLS[:2]),

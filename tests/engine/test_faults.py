@@ -28,11 +28,13 @@ from dalirefurb import (
     Volumes,
     simple,
 )
-from dalirefurb.augment import RandomFlip3D, VolumeOutput
+from dalirefurb.augment import Custom, RandomFlip3D, VolumeOutput
 from dalirefurb.augment.stage import Arrays as Parameters
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip
 from dalirefurb.dali import Replicas
-from dalirefurb.engine.finals import FinalKernels
+from dalirefurb.engine.backend_factory import KernelsThenGraph
+from dalirefurb.engine.backends import BothPartsBackend
+from dalirefurb.engine.finals import FinalGraph, FinalKernels
 from dalirefurb.engine.volumes import FinalVolumes, VolumeRunner
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.planning.batch_plan import BatchPlan
@@ -85,6 +87,7 @@ class Case:
         encoded: Whether files are stored, as they were read.
         views: Whether there are two images of each sample.
         volumes: Whether samples are volumes.
+        dali_from: Name of the stage from which on DALI does what kernels have begun; empty: one of them does all.
     """
 
     planner: Planner
@@ -94,6 +97,7 @@ class Case:
     encoded: bool = False
     views: bool = False
     volumes: bool = False
+    dali_from: str = ""
 
     def train(
         self, store: MemoryStore | None, fault: Fault | None = None, batches_wanted: int = BATCHES
@@ -121,6 +125,12 @@ class Case:
     def _loader(self, store: MemoryStore | None) -> Loader:
         flip = HorizontalFlip if self.kernels == "numba" else UsersFlip
         recipe, view = (Recipe([flip(name="early"), flip(name=name)], Output(SIZE), 1) for name in ("late", "other"))
+        if self.dali_from:
+            stages, place, split = [CenterCrop(SIZE), *recipe.stages], 2, 2
+            if self.dali_from == "early":
+                place, split = 1, 3
+            stages.insert(place, Custom(lambda images: images, "dali"))
+            recipe = Recipe(stages, Output(SIZE), split)
         prefetch = {"num_threads": 1, "look_ahead": 1, "batches_per_group": self.batches_per_group}
         if self.encoded:
             return flat_loader(Files(), simple(SIZE, split=0), self.planner, store, kernels=self.kernels, **prefetch)
@@ -183,6 +193,10 @@ if find_spec("numba"):
     CALLS += [("by kernels", KernelRunner, "submit"), ("by kernels", KernelRunner, "collect_partial")]
     CASES["views"] = Case(REFURBISH, kernels="numba", views=True)
     CALLS += [("views", FinalKernels, "submit"), ("views", FinalKernels, "collect")]
+    CASES["DALI in the end"] = Case(REFURBISH, kernels="numba", dali_from="late")
+    CASES["DALI from the first part on"] = Case(REFURBISH, kernels="numba", dali_from="early")
+    CALLS += [("DALI in the end", each, "collect") for each in (BothPartsBackend, FinalGraph)]
+    CALLS += [("DALI from the first part on", KernelsThenGraph, "collect")]
     CASES["volumes"] = Case(REFURBISH, kernels="numba", volumes=True)
     CALLS += [("volumes", owner, method) for owner in (VolumeRunner, FinalVolumes) for method in ("submit", "collect")]
 WEEKLY = {

@@ -80,7 +80,6 @@ class Attached(Mappable, metaclass=Explained):
 
     @property
     def with_indices(self) -> bool:
-        """Whether a batch has a third part, the samples' indices."""
         return self._welcome.with_indices
 
     @property

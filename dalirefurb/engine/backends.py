@@ -92,7 +92,6 @@ class PartialBackend(ComputeBackend):
         self._stages = stages
 
     def submit(self, cache_plan: CachePlan, samples: Samples) -> None:
-        """Draw the parameters and feed a replica; where there is nothing to compute, there is nothing to do."""
         plan, rows = cache_plan.plan, cache_plan.compute
         if len(rows):
             feeds, _ = self._input_builder.partial(plan.indices[rows], plan.version[rows], samples)
@@ -121,7 +120,6 @@ class WholeBackend(ComputeBackend):
     """Makes final images of samples, by a runner of both parts at once."""
 
     def submit(self, cache_plan: CachePlan, samples: Samples) -> None:
-        """Draw the parameters and feed a replica."""
         feeds = self._input_builder.whole(cache_plan.plan, samples)
         self._runner.submit(feeds)
         self._drawn.append({name: values for name, values in feeds.items() if name != "sample"})

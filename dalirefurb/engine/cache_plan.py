@@ -165,11 +165,9 @@ class EncodedCachePlan(CachePlan):
         return Samples([*self.partial_images()], sizes[:, 0], sizes[:, 1], self.shown)
 
     def storable(self) -> NDArray[np.int64]:
-        """Return the places among `compute` of what the store is to keep, as `CachePlan.storable` says."""
         places, files = super().storable(), self.reading.result().as_read
         return places[[len(files[place]) <= _LARGEST for place in places.tolist()]] if len(places) else places
 
     def to_store(self, places: NDArray[np.int64]) -> Sequence[Image]:
-        """Return the files of some rows as they were read, as `CachePlan.to_store` says, each (length, 1, 1)."""
         files = self.reading.result().as_read
         return [files[place].reshape(-1, 1, 1) for place in places.tolist()]

@@ -66,7 +66,6 @@ class CudaFinal(Final):
         return images
 
     def restart(self) -> None:
-        """Forget all groups in flight, once nothing reads what they were given."""
         self._memory.synchronize()
         self._groups.clear()
 

@@ -83,7 +83,6 @@ class FinalGraph(Final):
     runs_ahead: ClassVar[bool] = True
 
     def submit(self, cache_plan: CachePlan, feeds: dict[str, Feed] | None = None) -> None:
-        """Feed a replica with a group."""
         if feeds is not None:
             self.runner.submit(feeds)
             return
@@ -111,7 +110,6 @@ class FinalGraph(Final):
         return images
 
     def restart(self) -> None:
-        """Forget all groups in flight."""
         self.runner.restart()
         self._forget()
 
@@ -181,13 +179,11 @@ class FinalKernels(Final):
         self._begun.append((results, work, final))
 
     def collect(self) -> Images:
-        """Finish the oldest group; return its final images."""
         results, work, _ = self._begun.popleft()
         self.pool.share(work.part(np.arange(work.count)))
         return Images(results)
 
     def restart(self) -> None:
-        """Forget all groups."""
         self._begun.clear()
 
 
@@ -237,9 +233,7 @@ class FinalFeeds(Final):
         self._fed.append(FinalFeed(copies.as_tensor() if copies.is_dense_tensor() else [*copies], parameters))
 
     def collect(self) -> FinalFeed:
-        """Return what the oldest group is fed."""
         return self._fed.popleft()
 
     def restart(self) -> None:
-        """Forget all groups."""
         self._fed.clear()

@@ -168,7 +168,6 @@ class LoaderView(Mappable, metaclass=Explained):
 
     @property
     def with_indices(self) -> bool:
-        """Whether the loader's batches have a third part, the samples' indices."""
         return bool(self.loader.with_indices)
 
     def dali_iterator(self, *_: object, **__: object) -> NoReturn:

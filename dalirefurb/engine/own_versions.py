@@ -57,7 +57,6 @@ class NumberedViews(Subset):
         return read[places] if isinstance(read, np.ndarray) else [read[place] for place in places.tolist()]
 
     def fingerprint(self) -> dict[str, Any]:
-        """Identify the samples, their order and the number of views, as JSON values."""
         return {"source": "NumberedViews", "of": self._source.fingerprint(), "views": self._views}
 
 

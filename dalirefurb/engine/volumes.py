@@ -85,7 +85,6 @@ class Shown(Voxels):
         self._begin((depth, height, width))
 
     def foreground(self) -> NDArray[np.int32]:
-        """List some voxels of what is shown whose label is above 0."""
         if self.moved:
             self.make()
         if FOREGROUND not in self.volume:
@@ -120,18 +119,15 @@ class Shown(Voxels):
             gather(self.volume[MASK], self, 0.0, steps[:0], mask)
 
     def make(self) -> None:
-        """Make all that is shown."""
         self._take(self.made())
 
     def smooth(self, sigma: float) -> None:
-        """Blur the image's values."""
         self.single = True
         made = self.made()
         smooth(made[IMAGE], sigma)
         self._take(made)
 
     def compute(self, function: Function) -> None:
-        """Have a function make other values."""
         self.single = True
         made = self.made()
         shape = made[IMAGE].shape
@@ -259,7 +255,6 @@ class FinalVolumes(Final):
         self._begun: deque[tuple[VolumeBatch, list[Future[None]]]] = deque()
 
     def submit(self, cache_plan: CachePlan, feeds: dict[str, Feed] | None = None) -> None:
-        """Begin with a group."""
         assert feeds is None
         packed, output = cache_plan.partial_images(), self._output
         final = self._input_builder.final_parameters(cache_plan.plan, cache_plan.shown, packed.places.sizes)
@@ -270,13 +265,11 @@ class FinalVolumes(Final):
         self._begun.append((batch, [self._pool.submit(partial(self._finish, batch, *row)) for row in enumerate(rows)]))
 
     def collect(self) -> VolumeBatch:
-        """Wait for the oldest group."""
         batch, jobs = self._begun.popleft()
         _results(jobs)
         return batch
 
     def restart(self) -> None:
-        """Forget all groups."""
         while self._begun:
             for each in self._begun.popleft()[1]:
                 each.cancel()

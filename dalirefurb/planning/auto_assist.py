@@ -187,12 +187,10 @@ class AutoAssist(DerivedPlanner):
 
     @property
     def any_world_size(self) -> bool:
-        """Whether any number of ranks divides the candidates."""
         return self.planner.any_world_size
 
     @property
     def feedback_lag(self) -> int:
-        """Batches between the losses of one and the first plan that they act on."""
         return self.lag
 
     def for_rank(self, *, rank: int, world_size: int) -> AutoAssist:

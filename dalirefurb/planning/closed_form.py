@@ -69,11 +69,9 @@ class ClosedFormPlanner(Planner):
         return BatchShuffler()
 
     def plan(self, epoch: int, batch: int) -> BatchPlan:
-        """Plan one batch; see `Planner.plan`."""
         return self.plan_part(epoch, batch, range(self.shards))
 
     def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
-        """Plan some shards' rows of one batch; see `Planner.plan_part`."""
         epoch, batch = self._check(epoch, batch)
         batches = planned_together(batch, len(self), self._width * len(shards))
         plans = self._latest("planned", (epoch, batches, shards), lambda: self._plans(epoch, batches, shards))

@@ -63,7 +63,6 @@ class Echoing(DerivedPlanner):
         return self.planner.rows_per_epoch
 
     def plan(self, epoch: int, batch: int) -> BatchPlan:
-        """Plan one batch; see `Planner.plan`."""
         return self.plan_part(epoch, batch, range(self.shards))
 
     def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
@@ -148,7 +147,6 @@ class Echo(Echoing):
         return tuple(map(min, slots, self.shard_samples))
 
     def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
-        """Plan some shards' rows of one batch; see `Planner.plan_part`."""
         epoch, batch = self._check(epoch, batch)
         batches = planned_together(batch, len(self), self._width)
         plans = [
@@ -288,7 +286,6 @@ class BatchEcho(Echoing):
         return tuple(map(min, slots, self.shard_samples))
 
     def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
-        """Plan some shards' rows of one batch; see `Planner.plan_part`."""
         epoch, batch = self._check(epoch, batch)
         stream = self._stream(epoch)
         left = stream.leaving(batch, batch + 1)

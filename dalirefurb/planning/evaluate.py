@@ -80,16 +80,13 @@ class Evaluate(Planner):
 
     @property
     def any_world_size(self) -> bool:
-        """Whether any number of ranks divides the batches."""
         return True
 
     @property
     def padded(self) -> bool:
-        """Whether there can be rows that only fill a batch up."""
         return self.pad
 
     def padding(self, batch: int) -> int:
-        """Count the last rows of a batch that only fill it up."""
         return self._whole.padding(batch)
 
     def __len__(self) -> int:
@@ -102,16 +99,13 @@ class Evaluate(Planner):
         return self._whole.shard_slots
 
     def plan(self, epoch: int, batch: int) -> BatchPlan:
-        """Plan one batch; see `Planner.plan`."""
         return self._whole.plan(epoch, batch)
 
     @property
     def rows_per_epoch(self) -> int:
-        """Rows of all batches of an epoch."""
         return self._whole.rows_per_epoch
 
     def batches_of(self, rows: Indices) -> tuple[Indices, Indices]:
-        """Return the batch of each of n rows, and its number in the batch; see `Planner.batches_of`."""
         return self._whole.batches_of(rows)
 
     def for_rank(self, *, rank: int, world_size: int) -> EvaluatePart:
@@ -179,7 +173,6 @@ class EvaluatePart(DerivedPlanner):
 
     @property
     def padded(self) -> bool:
-        """Whether there can be rows that only fill a batch up."""
         return self.planner.pad
 
     @property
@@ -210,7 +203,6 @@ class EvaluatePart(DerivedPlanner):
 
     @cached_property
     def rows_per_epoch(self) -> int:
-        """Rows of all batches of an epoch."""
         rows, more = self._sizes
         return len(self) * rows + self.num_samples % len(self) * more
 
@@ -237,12 +229,10 @@ class EvaluatePart(DerivedPlanner):
         return rows, others - rows
 
     def padding(self, batch: int) -> int:
-        """Count the last rows of a batch that only fill it up."""
         (start,), (end,) = self._bounds(np.array([batch]))
         return self._rows - int(end - start) if self.planner.pad else 0
 
     def plan(self, epoch: int, batch: int) -> BatchPlan:
-        """Plan the rank's part of one batch; see `Planner.plan`."""
         epoch, batch = self._check(epoch, batch)
         (start,), (end,) = (bound.tolist() for bound in self._bounds(np.array([batch])))
         indices = np.arange(start, end)

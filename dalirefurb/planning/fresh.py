@@ -53,11 +53,9 @@ class Fresh(DerivedPlanner):
         require(not self.planner.any_world_size, "planner", wanted, self.planner, remedy)
 
     def plan(self, epoch: int, batch: int) -> BatchPlan:
-        """Plan one batch; see `Planner.plan`."""
         return self.plan_part(epoch, batch, range(self.shards))
 
     def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
-        """Plan some shards' rows of one batch; see `Planner.plan_part`."""
         rows = self.planner.plan_part(epoch, batch, shards)
         count = len(rows.indices)
         return BatchPlan(
@@ -71,7 +69,6 @@ class Fresh(DerivedPlanner):
 
     @property
     def rows_per_epoch(self) -> int:
-        """Rows of all batches of an epoch."""
         return self.planner.rows_per_epoch
 
     @property
@@ -81,5 +78,4 @@ class Fresh(DerivedPlanner):
 
     @property
     def reuse(self) -> Reuse:
-        """How often versions are used: once."""
         return Reuse()

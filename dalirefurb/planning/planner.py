@@ -343,15 +343,12 @@ class DerivedPlanner(Planner):
         return len(self.planner)
 
     def members(self, shard: int, places: Indices) -> Indices:
-        """Return samples of one of the inner planner's shards; see `Planner.members`."""
         return self.planner.members(shard, places)
 
     def owners(self, indices: Indices) -> Indices:
-        """Return which of the inner planner's shards owns each sample; see `Planner.owners`."""
         return self.planner.owners(indices)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Everything that decides the plans, as JSON values."""
         return {**super().fingerprint(), "planner": type(self).__name__, "inner": self.planner.fingerprint()}
 
 
@@ -397,15 +394,12 @@ class RankPlanner(DerivedPlanner):
 
     @property
     def reuse(self) -> Reuse | None:
-        """How often versions are used, by every rank alike."""
         return self.planner.reuse
 
     def plan(self, epoch: int, batch: int) -> BatchPlan:
-        """Plan the rank's part of one batch, and nothing else of it; see `Planner.plan`."""
         return self.planner.plan_part(epoch, batch, self._part)
 
     def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
-        """Tell which versions the rank serves from a batch on; see `Planner.wanted`."""
         return self.planner.wanted(epoch, batch, indices, versions, self._part)
 
     def fingerprint(self) -> dict[str, Any]:

@@ -56,7 +56,6 @@ class EvictShuffler(EvictOrder):
     """Evicts equally many versions each epoch (balanced eviction)."""
 
     def num_groups(self, reuse_factor: int) -> int:
-        """Return `reuse_factor`."""
         return reuse_factor
 
 
@@ -65,7 +64,6 @@ class ReferenceCount(EvictOrder):
     """Evicts a version when its uses are counted down; all began together, so misses burst."""
 
     def num_groups(self, reuse_factor: int) -> int:
-        """Return 1."""
         return 1
 
 
@@ -134,7 +132,6 @@ class Refurbish(ClosedFormPlanner):
 
     @property
     def order(self) -> BatchOrder:
-        """The batch shuffler."""
         return self.batch_shuffler
 
     def runs(self, epoch: int, shard: int) -> list[Run]:
@@ -167,7 +164,6 @@ class Refurbish(ClosedFormPlanner):
         return self.shard_samples[shard], int(covered[shard]), int(offsets[shard])
 
     def versions(self, epoch: int, shards: Indices, places: Indices) -> Indices:
-        """Return the epochs in which the versions at n places were born, shape (n,)."""
         if self._covered == 0:
             return np.full(len(places), epoch)
         covered, offsets = self._of_shards
@@ -190,7 +186,6 @@ class Refurbish(ClosedFormPlanner):
         return waits
 
     def fingerprint(self) -> dict[str, Any]:
-        """Everything that decides the plans, as JSON values."""
         shufflers = {name: repr(getattr(self, name)) for name in ("evict_shuffler", "batch_shuffler")}
         return {**super().fingerprint(), **shufflers}
 
@@ -270,12 +265,10 @@ class Standard(ClosedFormPlanner):
 
     @property
     def shard_slots(self) -> tuple[int, ...]:
-        """Return 0 for each shard, shape (shards,)."""
         return self._refurbish.shard_slots
 
     @property
     def reuse(self) -> Reuse:
-        """How often versions are used: once."""
         return Reuse()
 
     def likeness(self, shard: int) -> tuple[int, int, int]:
@@ -287,7 +280,6 @@ class Standard(ClosedFormPlanner):
         return self._refurbish.runs(epoch, shard)
 
     def versions(self, epoch: int, shards: Indices, places: Indices) -> Indices:
-        """Return the epoch at each of n places, shape (n,)."""
         return np.full(len(places), epoch)
 
     @cached_property
@@ -323,11 +315,9 @@ class Frozen(Planner):
         return self.shard_samples
 
     def plan(self, epoch: int, batch: int) -> BatchPlan:
-        """Plan one batch; see `Planner.plan`."""
         return self.plan_part(epoch, batch, range(self.shards))
 
     def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
-        """Plan some shards' rows of one batch; see `Planner.plan_part`."""
         plan = self._standard.plan_part(epoch, batch, shards)
         first = np.zeros(len(plan.indices), np.int64)
         miss = np.full(len(first), epoch == 0)

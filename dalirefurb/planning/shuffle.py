@@ -189,13 +189,11 @@ class PlainShuffler(BatchOrder):
     """Ignores the cache: misses fall where they fall."""
 
     def strata(self, runs: Sequence[Run]) -> list[Stratum]:
-        """Put all rows into one stratum."""
         return [runs]
 
     def before(
         self, sizes: Sequence[Sequence[int]], batch: int, *, batch_size: int, shards: range
     ) -> list[Sequence[int]]:
-        """Count the rows before a batch; see `BatchOrder`."""
         return [(min(batch * batch_size // len(sizes), sizes[shard][0]),) for shard in shards]
 
     def extra_slots(self, *, shards: int, batches: int, samples: int) -> int:

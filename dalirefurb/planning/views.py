@@ -89,11 +89,9 @@ class Views(DerivedPlanner):
         return reuse._replace(even=even and reuse.even)
 
     def plan(self, epoch: int, batch: int) -> BatchPlan:
-        """Plan one batch; see `Planner.plan`."""
         return self.plan_part(epoch, batch, range(self.shards))
 
     def plan_part(self, epoch: int, batch: int, shards: range) -> BatchPlan:
-        """Plan some shards' rows of one batch; see `Planner.plan_part`."""
         samples = self.planner.plan_part(epoch, batch, shards).indices
         epoch, count = int(epoch), self.planner.num_samples
         numbers = samples + count * np.arange(self.views)[:, None]
@@ -106,7 +104,6 @@ class Views(DerivedPlanner):
         return BatchPlan(indices, version, np.full(len(indices), epoch), miss, keep, evict=evict).read_only()
 
     def wanted(self, epoch: int, batch: int, indices: Indices, versions: Indices, shards: range | None = None) -> Mask:
-        """Tell which versions are served from a batch on, or in an epoch to come; see `Planner.wanted`."""
         epoch, batch = int(epoch), int(batch)
         shards = range(self.shards) if shards is None else shards
         views, samples = np.divmod(indices, self.planner.num_samples)
@@ -132,7 +129,6 @@ class Views(DerivedPlanner):
         return numbers
 
     def owners(self, indices: Indices) -> Indices:
-        """Return the shard that owns the sample of each view; see `Planner.owners`."""
         return self.planner.owners(indices % self.planner.num_samples)
 
     @cached_property

@@ -110,7 +110,6 @@ class Versions(Planner):
         return (len(self.samples),)
 
     def plan(self, epoch: int, batch: int) -> BatchPlan:
-        """Plan the epoch's batch; see `Planner.plan`."""
         self._check(epoch, batch)
         rows, age = np.array(self.samples, np.int64), epoch % self.reuse_factor
         return BatchPlan(

@@ -8,8 +8,8 @@ All is integer arithmetic of 32 bits up to that sum, so that NumPy, kernels and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,15 +70,20 @@ def byte_sums(keys: NDArray[np.int32], row: int = 0, columns: int = 3) -> NDArra
         Sums of the row's levels, shape (n, columns).
     """
     place = np.uint32(row * ROW % 2**32) + np.arange(columns, dtype=np.uint32)
-    bits = keys.astype(np.uint32)[:, None] * np.uint32(THIRD) + place
-    bits = (bits ^ (bits >> np.uint32(16))) * np.uint32(FIRST)
-    bits = (bits ^ (bits >> np.uint32(13))) * np.uint32(SECOND)
-    bits ^= bits >> np.uint32(16)
-    more = (bits ^ (bits >> np.uint32(15))) * np.uint32(THIRD)
-    more ^= more >> np.uint32(13)
-    pairs = sum((each >> np.uint32(shift)) & np.uint32(0x00FF00FF) for each in (bits, more) for shift in (0, 8))
-    sums: NDArray[np.uint32] = (pairs & np.uint32(0xFFFF)) + (pairs >> np.uint32(16))
+    sums: NDArray[np.uint32] = _mixed(keys.astype(np.uint32)[:, None] * np.uint32(THIRD) + place, np.uint32)
     return sums
+
+
+def _mixed(bits: Any, whole: Callable[[int], Any]) -> Any:
+    """Return the sums of the eight bytes that 32 bits each become, in whatever arithmetic has `whole` numbers."""
+    bits = (bits ^ (bits >> whole(16))) * whole(FIRST)
+    bits = (bits ^ (bits >> whole(13))) * whole(SECOND)
+    bits = bits ^ (bits >> whole(16))
+    more = (bits ^ (bits >> whole(15))) * whole(THIRD)
+    more = more ^ (more >> whole(13))
+    byte = whole(0x00FF00FF)
+    pairs = (bits & byte) + ((bits >> whole(8)) & byte) + (more & byte) + ((more >> whole(8)) & byte)
+    return (pairs & whole(0xFFFF)) + (pairs >> whole(16))
 
 
 def paint_noise(images: Node, window: Node, key: Node, noise: Noise, *, as_wide: bool | None = None) -> Node:
@@ -141,14 +146,6 @@ def _levels(height: Node, width: Node, key: Node, noise: Noise, device: str) -> 
     start = fn.cast(key, dtype=types.UINT32) * _whole(THIRD)
     if device == "gpu":
         rows, row, start = rows.gpu(), row.gpu(), start.gpu()
-    bits = start + rows * _whole(ROW) + row
-    bits = (bits ^ (bits >> _whole(16))) * _whole(FIRST)
-    bits = (bits ^ (bits >> _whole(13))) * _whole(SECOND)
-    bits = bits ^ (bits >> _whole(16))
-    more = (bits ^ (bits >> _whole(15))) * _whole(THIRD)
-    more = more ^ (more >> _whole(13))
-    byte = _whole(0x00FF00FF)
-    pairs = (bits & byte) + ((bits >> _whole(8)) & byte) + (more & byte) + ((more >> _whole(8)) & byte)
-    sums = fn.cast((pairs & _whole(0xFFFF)) + (pairs >> _whole(16)), dtype=types.FLOAT)
+    sums = fn.cast(_mixed(start + rows * _whole(ROW) + row, _whole), dtype=types.FLOAT)
     scale, shift = (types.Constant(np.array([[each]], np.float32), device=device) for each in noise)
     return fn.reshape(fn.cast(sums * scale + shift, dtype=types.UINT8), layout="HWC")

@@ -58,9 +58,8 @@ class OperationLayer(WarpingStage):
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         count, each = len(uniforms), math.prod(self.places)
-        if self.places:
-            heights, widths = np.repeat(heights, each), np.repeat(widths, each)
-        made = self.table.parameters(self.choose(uniforms), heights=heights, widths=widths)
+        sizes = {"heights": np.repeat(heights, each), "widths": np.repeat(widths, each)}
+        made = self.table.parameters(self.choose(uniforms), **sizes)
         return {name: values.reshape(count, *self.places, *values.shape[1:]) for name, values in made.items()}
 
     def matrices(self, parameters: Arrays, heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:

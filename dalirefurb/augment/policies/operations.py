@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -215,7 +216,6 @@ class BinnedTable(OperationTable):
     """Operations at evenly spaced magnitudes, whose matrices are looked up.
 
     Attributes:
-        operations: The rows of the table, one for each operation; the first one does nothing.
         num_bins: Number of magnitudes per operation, at least 2.
     """
 
@@ -275,34 +275,27 @@ def _published(
     *, slope: float, share: float = 0.0, pixels: float = 0.0, degrees: float, blend: float, bits: float
 ) -> tuple[RangedOperation, ...]:
     """Return the operations that all policies have, given their greatest magnitudes; the first one does nothing."""
-
-    def warp(name: str, arguments: Arguments, slopes: Sequence[Floats], last: float, **more: Any) -> RangedOperation:
-        constant = more.pop("constant", UNMOVED)
-        return RangedOperation(name, Group.WARP, arguments, constant, slopes, signed=True, last=last, **more)
-
-    def translation(axis: str, row: int) -> RangedOperation:
-        if pixels:
-            cut = numbers((row, 2, -1))
-            return warp(f"Translate{axis}", lambda m, _: np.trunc(m), (cut,), pixels, spaced=_in_single_precision)
-        return warp(f"Translate{axis}", _itself, (numbers((row, 3 + row, -1)),), share, whole=True)
-
-    def blended(name: str, group: Group, arguments: Arguments, *slopes: Floats) -> RangedOperation:
-        return RangedOperation(name, group, arguments, slopes=slopes, signed=True, last=blend)
-
-    def of_levels(name: str, group: Group, arguments: Arguments, first: float, last: float) -> RangedOperation:
-        return RangedOperation(name, group, arguments, slopes=(SCALAR,), first=first, last=last)
-
+    warp = partial(RangedOperation, group=Group.WARP, constant=UNMOVED, signed=True)
+    if pixels:
+        translation = partial(warp, arguments=lambda m, _: np.trunc(m), last=pixels, spaced=_in_single_precision)
+    else:
+        translation = partial(warp, arguments=_itself, last=share, whole=True)
+    blended = partial(RangedOperation, signed=True, last=blend)
+    of_levels = partial(RangedOperation, slopes=(SCALAR,))
     return (
         RangedOperation("Identity", Group.IDENTITY, constant=UNMOVED),
-        *(warp(f"Shear{axis}", _itself, (sheared,), slope) for axis, sheared in SHEARS.items()),
-        *(translation(axis, row) for row, axis in enumerate("XY")),
-        warp("Rotate", _turn, TURNS, degrees, constant=CENTRED),
-        blended("Brightness", Group.BRIGHTNESS, lambda m, _: 1 + m, SCALAR),
-        blended("Color", Group.COLOR, lambda m, _: (1 + m, -m), SCALAR, GREY),
-        blended("Contrast", Group.CONTRAST, lambda m, _: 1 + m, SCALAR),
-        blended("Sharpness", Group.SHARPNESS, lambda m, _: (1 + m, -m), CENTRE, SMOOTH),
-        of_levels("Posterize", Group.POSTERIZE, lambda m, _: 256 - 2 ** np.round(m), 0.0, bits),
-        of_levels("Solarize", Group.SOLARIZE, lambda m, _: 1 - np.ceil(m), 255.0, 0.0),
+        *(warp(f"Shear{axis}", arguments=_itself, slopes=(sheared,), last=slope) for axis, sheared in SHEARS.items()),
+        *(
+            translation(f"Translate{axis}", slopes=(numbers((row, 2 if pixels else 3 + row, -1)),))
+            for row, axis in enumerate("XY")
+        ),
+        warp("Rotate", arguments=_turn, constant=CENTRED, slopes=TURNS, last=degrees),
+        blended("Brightness", Group.BRIGHTNESS, lambda m, _: 1 + m, slopes=(SCALAR,)),
+        blended("Color", Group.COLOR, lambda m, _: (1 + m, -m), slopes=(SCALAR, GREY)),
+        blended("Contrast", Group.CONTRAST, lambda m, _: 1 + m, slopes=(SCALAR,)),
+        blended("Sharpness", Group.SHARPNESS, lambda m, _: (1 + m, -m), slopes=(CENTRE, SMOOTH)),
+        of_levels("Posterize", Group.POSTERIZE, lambda m, _: 256 - 2 ** np.round(m), last=bits),
+        of_levels("Solarize", Group.SOLARIZE, lambda m, _: 1 - np.ceil(m), first=255.0),
         RangedOperation("AutoContrast", Group.AUTO_CONTRAST, constant=UNMOVED),
         RangedOperation("Equalize", Group.EQUALIZE, constant=UNMOVED),
     )

@@ -6,6 +6,7 @@ the numbers that a call's `write` makes of what the stage has drawn.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -77,6 +78,18 @@ class KernelCall:
 def where_drawn(name: str) -> Choose:
     """Choose the first kernel where a parameter is above 0, and none elsewhere."""
     return lambda parameters: np.where(parameters[name] > 0, 0, UNTOUCHED)
+
+
+def columns(*names: str) -> Write:
+    """Write parameters of any shapes one after the other."""
+
+    def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
+        end = 0
+        for name in names:
+            start, end = end, end + math.prod(parameters[name].shape[1:])
+            numbers[:, start:end] = parameters[name].reshape(-1, end - start)
+
+    return write
 
 
 def same_numbers(given: ArrayLike) -> Write:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.kernel_call import Code, KernelCall, Numbers, Parameters, Sizes, where_drawn
+from dalirefurb.augment.kernel_call import Code, KernelCall, columns, where_drawn
 from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Node, Parameter, SizedStage, Stage
 from dalirefurb.checks import choice, integer
@@ -75,11 +75,6 @@ class RandomCrop(SizedStage):
         return refusal
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Draw places; see `Stage.draw`.
-
-        Raises:
-            ConfigurationError: If an image does not have `size`, `margin` and `padding`'s size.
-        """
         if refusal := self.refusal(heights, widths):
             raise ConfigurationError(refusal[1])
         margins = np.stack([heights, widths], axis=1) + 2 * self.padding - self.fixed_size  # (n, 2)
@@ -93,11 +88,7 @@ class RandomCrop(SizedStage):
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
         kernel = "crop_flip.crop" if self.padding_mode == "constant" else "crop_flip.crop_reflected"
-
-        def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
-            numbers[:, :2] = parameters["start"]
-
-        return [KernelCall([kernel], write, code=Code.CROP)]
+        return [KernelCall([kernel], columns("start"), code=Code.CROP)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         from nvidia.dali import fn
@@ -148,11 +139,6 @@ class CenterCrop(SizedStage):
         return self._first_unfit(unfit, (heights, widths), f"have at least {height} x {width} pixels")
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Compute the places; see `Stage.draw`.
-
-        Raises:
-            ConfigurationError: If an image is smaller than `size`.
-        """
         if refusal := self.refusal(heights, widths):
             raise ConfigurationError(refusal[1])
         # Halves are rounded to even, as torchvision does.
@@ -163,11 +149,7 @@ class CenterCrop(SizedStage):
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-
-        def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
-            numbers[:, :2] = parameters["start"]
-
-        return [KernelCall(["crop_flip.crop"], write, code=Code.CROP)]
+        return [KernelCall(["crop_flip.crop"], columns("start"), code=Code.CROP)]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         from nvidia.dali import fn

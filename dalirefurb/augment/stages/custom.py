@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes, no_numbers
+from dalirefurb.augment.kernel_call import KernelCall, columns
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, Stage, checked_size, sides_of
 from dalirefurb.checks import flag, integer, require
 from dalirefurb.errors import ConfigurationError
@@ -69,7 +69,18 @@ class Custom(_OfFunction):
         return self.function(images)
 
 
-class OnCPU(_OfFunction):
+class GivenUniforms(Stage):
+    """A stage whose parameters are the uniforms that it takes, if there are any, as they are."""
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {"uniforms": Parameter("float64", (self.num_uniforms,))} if self.num_uniforms else {}
+
+    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
+        return {"uniforms": uniforms} if self.num_uniforms else {}
+
+
+class OnCPU(_OfFunction, GivenUniforms):
     """A stage whose function kernels call on the CPU, with the random numbers of each image."""
 
     def _check_size(self) -> None:
@@ -77,20 +88,8 @@ class OnCPU(_OfFunction):
             object.__setattr__(self, "size", checked_size(f"{self.name}: size", self.size))
 
     @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """The uniforms, if there are any."""
-        return {"uniforms": Parameter("float64", (self.num_uniforms,))} if self.num_uniforms else {}
-
-    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        return {"uniforms": uniforms} if self.num_uniforms else {}
-
-    @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-
-        def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
-            numbers[:, : self.num_uniforms] = parameters["uniforms"]
-
-        return [KernelCall([self], write if self.num_uniforms else no_numbers)]
+        return [KernelCall([self], columns(*self.parameters))]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         """Refuse: the function is no operator of DALI.

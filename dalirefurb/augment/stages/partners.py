@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes
+from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes, columns
 from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, SizedStage, Stage, check_fill
 from dalirefurb.checks import require
@@ -192,11 +192,7 @@ class PairStage(PartnerStage):
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-
-        def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
-            numbers[:, :3], numbers[:, 3] = parameters["partners"].reshape(len(numbers), -1), parameters[self.GIVEN]
-
-        return [KernelCall([f"partners.{self.KERNEL}"], write)]
+        return [KernelCall([f"partners.{self.KERNEL}"], columns("partners", self.GIVEN))]
 
 
 @dataclass(frozen=True)

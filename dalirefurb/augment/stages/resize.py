@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.kernel_call import Code, KernelCall, Numbers, Parameters, Write
+from dalirefurb.augment.kernel_call import Code, KernelCall, Numbers, Parameters, Write, columns
 from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, SizedStage, Sizes, Stage, checked_size, sides_of
 from dalirefurb.augment.stages.crop import CenterCrop, RandomCrop
@@ -142,11 +142,7 @@ class RandomResizedCrop(SizedStage):
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:
-
-        def write(parameters: Parameters, sizes: Sizes, numbers: Numbers) -> None:
-            numbers[:, :2], numbers[:, 2:4] = parameters["start"], parameters["shape"]
-
-        return [_kernel_call(self.interpolation, write)]
+        return [_kernel_call(self.interpolation, columns(*WINDOW))]
 
     def apply(self, images: Node, parameters: Mapping[str, Node]) -> Node:
         from nvidia.dali import fn

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import KernelCall
-from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
+from dalirefurb.augment.stage import Node
+from dalirefurb.augment.stages.custom import GivenUniforms
 from dalirefurb.augment.volumes.voxels import Shape, Voxels, three
 from dalirefurb.checks import integer, interval, number, require
 from dalirefurb.errors import ConfigurationError
@@ -20,7 +21,7 @@ _MOST = 3e38
 """Single precision has no larger numbers."""
 
 
-class VolumeStage(Stage):
+class VolumeStage(GivenUniforms):
     """A stage of volumes. Subclasses say in `change` what it does, and how many numbers are drawn for that."""
 
     @abstractmethod
@@ -39,15 +40,6 @@ class VolumeStage(Stage):
             ConfigurationError: If it cannot take such volumes.
         """
         return None
-
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """The uniforms, if there are any."""
-        return {"uniforms": Parameter("float64", (self.num_uniforms,))} if self.num_uniforms else {}
-
-    def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Hand the uniforms on; see `Stage.draw`."""
-        return {"uniforms": uniforms} if self.num_uniforms else {}
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:

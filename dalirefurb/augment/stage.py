@@ -162,6 +162,9 @@ class Stage(CheckedFields, metaclass=TakesNumbers):
 
         Returns:
             C-contiguous arrays of shape (n, *parameter.shape), one per parameter.
+
+        Raises:
+            ConfigurationError: If what is drawn depends on what `refusal` refuses an image for.
         """
         return {}
 
@@ -289,12 +292,7 @@ def fill_levels(fill: Fill) -> tuple[int, ...]:
 
 
 class WarpingStage(Stage):
-    """A stage that maps coordinates, at least of some images, which keep their size. Subclasses say how.
-
-    Attributes:
-        interpolation: Interpolation of maps, "nearest" or "bilinear".
-        fill: Level 0 .. 255, or one for each of 3 channels, where the source ends.
-    """
+    """A stage that maps coordinates, at least of some images, which keep their size. Subclasses say how."""
 
     name: str
     interpolation: Interpolation

@@ -28,11 +28,7 @@ Stages = Stage | Sequence[Stage]
 
 
 class _Choosing(Stage):
-    """Stages in branches, of which a sample takes one. An image leaves as large as it enters.
-
-    Attributes:
-        branches: Stages of each branch, with unique names.
-    """
+    """Stages in branches, of which a sample takes one. An image leaves as large as it enters."""
 
     name: str
     CHOSEN: str
@@ -40,7 +36,7 @@ class _Choosing(Stage):
 
     @property
     def branches(self) -> tuple[tuple[Stage, ...], ...]:
-        """Stages of each branch."""
+        """Stages of each branch, with unique names."""
         raise NotImplementedError
 
     @property
@@ -91,11 +87,6 @@ class _Choosing(Stage):
         return None
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        """Choose, and draw for every stage; see `Stage.draw`.
-
-        Raises:
-            ConfigurationError: If a stage changes the size of an image.
-        """
         if refusal := self.refusal(heights, widths):
             raise ConfigurationError(refusal[1])
         arrays: Arrays = {self.CHOSEN: pick(cumulative(self.shares[None, :]), uniforms[:, 0]).astype(np.int32)}

@@ -25,11 +25,7 @@ SCALE, RATIO = (0.02, 0.33), (0.3, 3.3)
 
 
 class PaintedWindows(Stage):
-    """A stage that paints over windows, each with one colour or with noise. Subclasses say which.
-
-    Attributes:
-        probability: Probability that an image is painted over at all.
-    """
+    """A stage that paints over windows, each with one colour or with noise. Subclasses say which."""
 
     probability: float
 

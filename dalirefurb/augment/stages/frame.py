@@ -31,14 +31,7 @@ _MOST_PIXELS = 2**28
 
 
 class _Framed(SizedStage):
-    """Resizes an image and shows it in a frame. Subclasses are dataclasses that say to which size, and where.
-
-    Attributes:
-        interpolation: Interpolation of the resize, which is anti-aliased.
-        fill: Level 0 .. 255, or one for each channel, where the frame shows no image.
-        place: Where an image is that does not fill the frame.
-        scale: Least and greatest factor on the size at which an image just fits.
-    """
+    """Resizes an image and shows it in a frame. Subclasses are dataclasses that say to which size, and where."""
 
     interpolation: FrameInterpolation
     fill: Fill

@@ -201,12 +201,8 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     _add_split(group, "the last operation is final, or crop and flip with --order crop_last")
     _add_number(group, "--size", 224, "side of the images", _SIZE, "PIXELS", late=True)
     group = parser.add_argument_group("with --plan")
-    group.add_argument(
-        "--num-samples",
-        type=Number(int, 1, _MOST_SAMPLES),
-        metavar="N",
-        help="images of the data set (those of FOLDER, or 10000)",
-    )
+    samples, those = Number(int, 1, _MOST_SAMPLES), "those of FOLDER, or 10000"
+    _add_number(group, "--num-samples", those, "images of the data set", samples, late=True)
     _add_number(group, "--batch-size", 64, "images served at a time", Number(int, 1), late=True)
     _add_number(group, "--epochs", 9, "planned, from the first", Number(int, 1, _MOST), late=True)
     group.add_argument(
@@ -238,7 +234,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         help="for the pictures; made if it is not there (dalirefurb-demo)",
     )
     parser.add_argument("--quick", action="store_true", help="little of everything, to try whether it works")
-    _add_option(parser, "reuse_factor", default=3)
+    _add_option(parser, "reuse_factor", late=False)
     images = Number(int, 8, _MOST_SAMPLES, "must be at least 8, one per class, got {}; 2000 is usual")
     for name, kind, meaning in (
         ("images", images, "JPEGs made, about 65 KB each"),
@@ -246,9 +242,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         ("batch_size", Number(int, 1), "images learned from at a time"),
         ("size", _SEEN, "side in pixels of the images that the network sees"),
     ):
-        parser.add_argument(
-            flag(name), type=kind, metavar="N", help=f"{meaning} ({_FULL[name]}; {_QUICK[name]} with --quick)"
-        )
+        _add_number(parser, flag(name), f"{_FULL[name]}; {_QUICK[name]} with --quick", meaning, kind, late=True)
     _add_number(
         parser,
         "--seed",
@@ -267,10 +261,8 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     _add_number(group, "--size", 224, "side of the images", _SIZE, "PIXELS")
     _add_number(group, "--batch-size", 64, "images learned from at a time", Number(int, 1))
     _add_number(group, "--epochs", 90, "of the run", Number(int, 1, _MOST))
-    positive = Number(float, 0.001, 1e9)
-    group.add_argument(
-        "--step-ms", type=positive, metavar="MS", help="milliseconds that the model's step takes on a batch at hand"
-    )
+    step_ms = "milliseconds that the model's step takes on a batch at hand"
+    _add_number(group, "--step-ms", None, step_ms, Number(float, 0.001, 1e9), "MS")
     group = parser.add_argument_group("what it may take")
     group.add_argument("--memory", default="60%", metavar="BUDGET", help='of a cache, such as "16GB" (60%%)')
     group.add_argument("--disk", type=path, metavar="DIR", help="a folder on a disk where a cache may lie, too")
@@ -320,30 +312,23 @@ def _add_cache(parser: argparse.ArgumentParser) -> None:
 def _add_number(
     group: argparse._ActionsContainer,
     name: str,
-    default: float,
+    usual: float | str | None,
     meaning: str,
     kind: Callable[[str], float] = _ANY,
     letter: str = "N",
     late: bool = False,
 ) -> None:
     """Add a number with a default, which the command sets where it is late: so it can tell what was given."""
-    group.add_argument(
-        name, type=kind, default=None if late else default, metavar=letter, help=f"{meaning} ({default})"
-    )
+    told = "" if usual is None else f" ({usual})"
+    group.add_argument(name, type=kind, default=None if late else usual, metavar=letter, help=f"{meaning}{told}")
 
 
-def _add_option(group: argparse._ActionsContainer, name: str, *, default: float | None = None) -> None:
-    """Add a technique's option. By default it is None, so that one that was given can be told from one that was not."""
+def _add_option(group: argparse._ActionsContainer, name: str, *, late: bool = True) -> None:
+    """Add a technique's option."""
     (limits, meaning), owners = OPTIONS[name], owners_of(name)
-    usual = TECHNIQUES[owners[0]].options[name]
+    usual, letter = TECHNIQUES[owners[0]].options[name], "N" if limits.kind is int else "X"
     of = "" if name == "reuse_factor" else f"{' and '.join(owners)}: "
-    group.add_argument(
-        flag(name),
-        type=limits,
-        default=default,
-        metavar="N" if limits.kind is int else "X",
-        help=f"{of}{meaning}{'' if usual is None else f' ({usual})'}",
-    )
+    _add_number(group, flag(name), usual, f"{of}{meaning}", limits, letter, late)
 
 
 def _add_split(group: argparse._ActionsContainer, default: str) -> None:

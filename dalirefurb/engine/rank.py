@@ -8,28 +8,11 @@ how many processes share a machine is found in `system/sharing.py`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch.distributed
 
 from dalirefurb.checks import integer, plain, rank_of, require
+from dalirefurb.system.launch_env import Rank as Rank
 from dalirefurb.system.launch_env import launched
-
-
-class Rank(NamedTuple):
-    """A place among the processes that train together.
-
-    Attributes:
-        rank: This process's number, from 0.
-        world_size: Number of processes that train together.
-        local_world_size: Number of processes that share this machine's cores and memory, this one included; None: it
-            is found out, see `Loader`.
-    """
-
-    rank: int
-    world_size: int
-    local_world_size: int | None = None
-
 
 ALONE = Rank(0, 1)
 """The only process."""

@@ -34,12 +34,19 @@ _NAMES = (
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
-class Launched(NamedTuple):
-    """What a launcher says: which process this is, from 0, of how many, and of how many here, if it knows."""
+class Rank(NamedTuple):
+    """A place among the processes that train together.
+
+    Attributes:
+        rank: This process's number, from 0.
+        world_size: Number of processes that train together.
+        local_world_size: Number of processes that share this machine's cores and memory, this one included; None: it
+            is found out, see `Loader`.
+    """
 
     rank: int
     world_size: int
-    local_world_size: int | None
+    local_world_size: int | None = None
 
 
 def told(name: str) -> int | None:
@@ -52,7 +59,7 @@ def told(name: str) -> int | None:
     return int(value)
 
 
-def launched() -> Launched | None:
+def launched() -> Rank | None:
     """Return what the launcher says; None where none has started this process.
 
     Raises:
@@ -66,20 +73,20 @@ def launched() -> Launched | None:
     return first._replace(local_world_size=next(here, None))
 
 
-def _by_names(names: tuple[str, str, str]) -> Launched | None:
+def _by_names(names: tuple[str, str, str]) -> Rank | None:
     """Return what variables of these names say, of rank, world and this machine."""
     rank, world_size, here = map(told, names)
-    return None if rank is None or world_size is None else Launched(rank, world_size, here)
+    return None if rank is None or world_size is None else Rank(rank, world_size, here)
 
 
-def _by_srun() -> Launched | None:
+def _by_srun() -> Rank | None:
     """Return what srun says. A batch script has its job's variables, too, and is one process, whatever they say."""
     step = told("SLURM_STEP_ID")
     if step is None or step >= _SPECIAL_STEPS or os.environ.get("SLURM_JOB_NAME") in _SHELLS:
         return None
     rank, of_step, of_job = map(told, ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
     tasks = of_job if of_step is None else of_step
-    return None if rank is None or tasks is None else Launched(rank, tasks, _tasks_of_node())
+    return None if rank is None or tasks is None else Rank(rank, tasks, _tasks_of_node())
 
 
 def _tasks_of_node() -> int | None:

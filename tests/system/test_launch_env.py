@@ -9,7 +9,7 @@ import pytest
 
 from dalirefurb.engine.rank import ALONE, Rank, present
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.system.launch_env import Launched, launched
+from dalirefurb.system.launch_env import launched
 from dalirefurb.system.sharing import local_processes
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1"}
@@ -52,31 +52,31 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     ("variables", "expected"),
     [
         ({}, None),
-        (TORCHRUN, Launched(5, 8, 4)),
-        (without(TORCHRUN, "LOCAL_WORLD_SIZE"), Launched(5, 8, None)),
+        (TORCHRUN, Rank(5, 8, 4)),
+        (without(TORCHRUN, "LOCAL_WORLD_SIZE"), Rank(5, 8, None)),
         (without(TORCHRUN, "RANK", "LOCAL_WORLD_SIZE"), None),  # Lightning's own processes.
-        (OPEN_MPI, Launched(2, 6, 3)),
-        (HYDRA, Launched(1, 2, 2)),
-        (STEP, Launched(9, 11, 3)),
-        (OLD_STEP, Launched(9, 11, 3)),
-        (STEP | {"SLURM_NODEID": "1"}, Launched(9, 11, 4)),
+        (OPEN_MPI, Rank(2, 6, 3)),
+        (HYDRA, Rank(1, 2, 2)),
+        (STEP, Rank(9, 11, 3)),
+        (OLD_STEP, Rank(9, 11, 3)),
+        (STEP | {"SLURM_NODEID": "1"}, Rank(9, 11, 4)),
         (STEP | {"SLURM_STEP_NUM_TASKS": "10", "SLURM_STEP_TASKS_PER_NODE": "10", "SLURM_NODEID": "0"}, (9, 10, 10)),
-        (without(STEP, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), Launched(9, 11, 4)),
+        (without(STEP, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), Rank(9, 11, 4)),
         (BATCH_SCRIPT, None),
         (BATCH_SCRIPT | {"SLURM_STEP_ID": "4294967291"}, None),  # How SLURM numbers a batch script,
         (STEP | {"SLURM_STEP_ID": "4294967290"}, None),  # and an interactive shell.
         (STEP | {"SLURM_JOB_NAME": "bash"}, None),
         (STEP | {"SLURM_JOB_NAME": "interactive"}, None),
-        (STEP | TORCHRUN, Launched(5, 8, 4)),  # torchrun on each node by srun
-        (STEP | OPEN_MPI, Launched(2, 6, 3)),
-        (OPEN_MPI | TORCHRUN, Launched(5, 8, 4)),
-        (STEP | {"PMI_RANK": "9", "PMI_SIZE": "11"}, Launched(9, 11, 3)),  # srun --mpi=pmi2
-        (STEP | {"RANK": "9", "WORLD_SIZE": "11"}, Launched(9, 11, 3)),  # a script that sets them for torch
-        (STEP | {"RANK": "1", "WORLD_SIZE": "2"}, Launched(1, 2, None)),
+        (STEP | TORCHRUN, Rank(5, 8, 4)),  # torchrun on each node by srun
+        (STEP | OPEN_MPI, Rank(2, 6, 3)),
+        (OPEN_MPI | TORCHRUN, Rank(5, 8, 4)),
+        (STEP | {"PMI_RANK": "9", "PMI_SIZE": "11"}, Rank(9, 11, 3)),  # srun --mpi=pmi2
+        (STEP | {"RANK": "9", "WORLD_SIZE": "11"}, Rank(9, 11, 3)),  # a script that sets them for torch
+        (STEP | {"RANK": "1", "WORLD_SIZE": "2"}, Rank(1, 2, None)),
     ],
 )
 def test_a_launchers_variables_are_understood(
-    monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str], expected: Launched | None
+    monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str], expected: Rank | None
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

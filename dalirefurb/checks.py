@@ -85,8 +85,9 @@ def integer(name: str, value: object, least: int | None, most: int | None, remed
     return int(given)
 
 
-def epoch_of(epoch: object, remedy: str = "epochs count from 0") -> int:
+def epoch_of(epoch: object) -> int:
     """Return the number of an epoch as a plain int; refuse one that cannot be."""
+    remedy = "epochs are counted from 0"
     number = integer("epoch", epoch, 0, None, remedy)
     require(number <= LAST_EPOCH, "epoch", f"at most {LAST_EPOCH}", number, remedy)
     return number

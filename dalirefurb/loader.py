@@ -227,7 +227,7 @@ class Loader(Mappable, metaclass=Explained):
         Raises:
             ConfigurationError: If `epoch` is no int from 0 on, or another one than the next where an Assistant plans.
         """
-        epoch = epoch_of(epoch, "epochs are counted from 0")
+        epoch = epoch_of(epoch)
         upcoming = self._cursor.upcoming_epoch
         if epoch == upcoming:
             return

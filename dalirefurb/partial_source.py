@@ -270,7 +270,7 @@ class PartialSource(metaclass=Explained):
             epoch: Number of the epoch, from 0.
             batch: Batches of it that the training loop has used: after the loop's batch i it is i + 1.
         """
-        epoch = epoch_of(epoch, "epochs are counted from 0")
+        epoch = epoch_of(epoch)
         batch = integer("batch", batch, 0, len(self), "count those of this epoch")
         return self._loader.state_at(Position(epoch + batch // len(self), batch % len(self)))
 

@@ -51,11 +51,7 @@ class Photographs:
 
     @contextmanager
     def folder(self, path: Path | None = None) -> Iterator[Path]:
-        """Provide the folder, one subfolder per class: at `path`, made unless it is there, or one deleted in the end.
-
-        Raises:
-            ConfigurationError: If a package is missing, or `path` holds something else or cannot be written.
-        """
+        """Provide the folder, one subfolder per class: at `path`, made if need be, or one deleted in the end."""
         if path is not None and self.is_made(path):
             yield path
             return
@@ -74,11 +70,7 @@ class Photographs:
             yield path or made
 
     def is_made(self, path: Path | None) -> bool:
-        """Tell whether the folder is there; refuse what is not the demo's, or can have no folder or no room.
-
-        Raises:
-            ConfigurationError: If `path` holds something else or cannot be looked into, or the disk has no room.
-        """
+        """Tell whether the folder is there; refuse what is not the demo's, or can have no folder or no room."""
         with _writing(path):
             if path is not None and path.exists() and not (path.is_dir() and not any(path.iterdir())):
                 try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import shutil
@@ -268,3 +269,17 @@ def test_threads_that_compile_at_the_same_time_get_functions_that_are_whole(tmp_
     script = tmp_path / "compiling.py"
     script.write_text(COMPILING)
     assert carry_out(script, tmp_path / "kept") == "5 False"
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_whether_garbage_is_collected_stays_as_it_was(collecting: bool) -> None:
+    from numba import types
+
+    from dalirefurb.kernels.llvm import c_function_not_kept
+
+    try:
+        (gc.enable if collecting else gc.disable)()
+        assert c_function_not_kept(lambda number: number + 1, types.int64(types.int64)).ctypes(6) == 7
+        assert gc.isenabled() == collecting
+    finally:
+        gc.enable()

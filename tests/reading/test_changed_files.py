@@ -12,6 +12,7 @@ import torch
 from dalirefurb import ImageFolder, Loader, Standard, simple
 from dalirefurb.errors import SampleError
 from dalirefurb.reading import inspector
+from dalirefurb.reading.formats import as_pnm
 from dalirefurb.reading.inspector import Inspector
 from dalirefurb.source import Source
 from dalirefurb.source.levels import Levels
@@ -174,6 +175,15 @@ def test_a_byte_that_changes_in_a_header_is_seen(source: ImageFolder) -> None:
     for some, expected_height in ((content, height), (taller, height + 8), (content, height)):
         heights, widths = seen.look(np.arange(1), [np.frombuffer(some, np.uint8)])
         assert (heights.item(), widths.item()) == (expected_height, width)
+
+
+def test_of_other_files_than_jpegs_all_bytes_are_looked_at() -> None:
+    """Two begin alike, end alike, and are of one length."""
+    seen = Inspector(1, max_pixels=None, levels=Levels())
+    for height, width in ((40, 50), (50, 40), (40, 50)):
+        file = as_pnm(np.zeros((height, width, 3), np.uint8))
+        heights, widths = seen.look(np.arange(1), [file])
+        assert (heights.item(), widths.item()) == (height, width)
 
 
 def picture_size(content: bytes) -> tuple[int, int]:

@@ -25,7 +25,7 @@ def protected():
     assert libc.mprotect(ctypes.c_void_p(end), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
     return end
 
-end_of_image, end_of_result = protected(), protected()
+end_of_image, end_of_result, end_of_shape = protected(), protected(), protected()
 turned = [[1, 0, 0, 0, 1, 0, 0, 0, 1], [-1, 0, 7.3, 0, -1, 5.2, 0, 0, 1], [1.1, 0.2, -1, -0.1, 0.9, 0.5, 0.01, 0.02, 1]]
 for name in names:
     print(name, flush=True)
@@ -39,6 +39,12 @@ for name in names:
             sides = 6, 4
         elif name == "planes.window":
             given, sides = [[0, 0, GREY], [0, 0, HALVED]], (height, width)
+        elif name.startswith("partners"):
+            other, shape = end_of_image - 3 * height * width, end_of_shape - height * width
+            ctypes.memset(shape, 1, height * width)
+            given, sides = [[other, height, width, 0.5 if name == "partners.mix_up" else shape]], (height, width)
+        elif name.startswith(("blur", "erasing")):
+            given, sides = [[2.0, 3] if name == "blur.gaussian" else [0, 0, height, width]], (height, width)
         else:
             given, sides = [[0, 0]], (height, width)
         for numbers in given:
@@ -54,7 +60,9 @@ print("done")
 KERNELS = [
     *("warp.nearest", "warp.bilinear", "warp.perspective_nearest", "warp.perspective_bilinear"),
     *("resample.bicubic", "resample.lanczos", "resize.bilinear"),
-    *("color.grayscale", "color.sharpness", "levels.equalize", "levels.auto_contrast"),
+    *("color.blend", "color.grayscale", "color.hue", "color.sharpness", "color.solarize_add"),
+    *("levels.auto_contrast", "levels.brightness", "levels.contrast", "levels.equalize", "levels.posterize"),
+    *("levels.solarize", "blur.gaussian", "erasing.noise", "erasing.paint", "partners.copy_paste", "partners.mix_up"),
     *("crop_flip.pick", "crop_flip.flip", "crop_flip.flip_over", "crop_flip.crop", "crop_flip.crop_reflected"),
     "planes.window",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
@@ -71,6 +71,7 @@ def warp_batch(
     st.sampled_from(KINDS),
     st.integers(0, 999),
 )
+@example(np.eye(3), [(1.0, 0.0, -2.5)], "uint8", 0)  # A centre on the line is seen.
 def test_compiled_code_shows_what_numpy_shows(
     source_map: NDArray[np.float64], lines: list[Any], kind: str, seed: int
 ) -> None:

@@ -334,10 +334,10 @@ def test_what_is_beyond_a_border_on_the_way_is_cut_off_a_box_and_no_keypoint_is_
     assert np.allclose(mapped[stay], expected)
     # Of the second one 18 x 10 of 40 x 10 are left, and of the third one, whose hull stays whole, all.
     assert objects.map_boxes(boxes, rows_of([6]), places, SIZE, min_visible=0.46)[1].tolist()[:3] == [True, False, True]
-    points = np.array([[[5.0, 5, 2], [3, 5, 2], [30, 20, 2], [19, 20, 1]]])
+    points = np.array([[[5.0, 5, 2], [3, 5, 2], [30, 20, 2], [19, 20, 1], [4, 5, 2], [20, 20, 1]]])
     found, seen = objects.map_keypoints(points, rows_of([1]), places, SIZE)
-    assert seen.tolist() == [[True, False, False, True]]
-    assert found[0].tolist() == [[5, 5, 2], [0, 0, 0], [0, 0, 0], [19, 20, 1]]
+    assert seen.tolist() == [[True, False, False, True, True, True]]
+    assert found[0].tolist() == [[5, 5, 2], [0, 0, 0], [0, 0, 0], [19, 20, 1], [4, 5, 2], [20, 20, 1]]
 
 
 @given(batches(), st.lists(st.tuples(*[st.floats(-2, 2, allow_subnormal=False)] * 2, st.floats(-60, 60)), max_size=4))

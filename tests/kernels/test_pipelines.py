@@ -156,6 +156,16 @@ def test_a_batch_that_fails_names_its_first_row_and_does_not_disturb_the_next(ba
     lanes.collect()
 
 
+def test_what_every_lane_has_in_flight_is_forgotten() -> None:
+    lanes, decoding, direct = noted(2)
+    lanes.submit(work_of(4), samples(255, 255, 255, 255))
+    lanes.submit(work_of(0, 2), {})
+    lanes.restart()
+    assert not any(each._running for each in (*decoding, direct))
+    lanes.submit(work_of(3), samples(7, 8, 9))
+    lanes.collect()
+
+
 # With DALI
 
 

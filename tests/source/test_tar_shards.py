@@ -155,9 +155,11 @@ def test_a_pattern_stands_for_the_shards_that_match_sorted(tmp_path: Path) -> No
     write_tar(tmp_path / "odd[1].tar", PETS)
     for pattern in (
         f"{tmp_path}/train-*.tar",
+        f"{tmp_path.parent}/**/{tmp_path.name}/**/train-*.tar",
         tmp_path / "train-??.tar",
         f"file://{tmp_path}/{{train,val}}-0[12].tar",
         "memory://stars/train-*.tar",
+        "memory://**/stars/train-*.tar",
     ):
         if "val" in str(pattern):
             with pytest.raises(

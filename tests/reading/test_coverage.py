@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dalirefurb import ImageFolder, Loader, MemoryStore, Prefetch, Recipe, Refurbish, Standard, rand_augment, simple
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.reading.coverage import Proposal, propose_coverage
+from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.source import Source
 from dalirefurb.store import DiskStore
 from dalirefurb.system.memory_budget import amount
@@ -180,6 +181,13 @@ def test_a_planner_for_another_source_is_refused() -> None:
 def test_a_budget_without_room_for_one_image_is_refused_with_both_numbers() -> None:
     with pytest.raises(ConfigurationError, match=r"is 3000 bytes, and one needs 3072: pass a larger budget"):
         propose_coverage(Unread(NUM_SAMPLES), simple(SIZE), refurbish(), "3KB")
+
+
+def test_there_is_room_for_four_deviations_of_the_sum_of_sizes_and_of_what_is_known_of_their_mean() -> None:
+    """Beside a tenth more than they take on average, and four times the largest."""
+    known, guessed = (PartialSizes(None, 100.0, 10.0, 200.0, error) for error in (0.0, 2.0))
+    assert known.arena_bytes(25) == 2750 + 4 * 5 * 10 + 4 * 200
+    assert guessed.arena_bytes(25) == known.arena_bytes(25) + 4 * 25 * 2
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4])

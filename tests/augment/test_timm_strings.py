@@ -19,7 +19,7 @@ from scipy.stats import chi2_contingency, kstest, norm
 from dalirefurb import Output, Recipe
 from dalirefurb.augment.policies.aug_mix import AugMix
 from dalirefurb.augment.policies.operations import Group
-from dalirefurb.augment.policies.timm_layers import TimmWeightedLayers
+from dalirefurb.augment.policies.timm_layers import TimmRandAugmentLayer, TimmWeightedLayers
 from dalirefurb.augment.policies.timm_operations import TIMM_POLICIES, MagnitudeNoise
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.stage import Stage, draw
@@ -264,6 +264,13 @@ def _published(config: str) -> Sequence[Done]:
 @strings
 def test_what_is_drawn_is_distributed_as_timms_procedure(config: str) -> None:
     _agree(_done(timm_auto_augment(config)), _published(config))
+
+
+def test_magnitudes_are_uniform_above_a_deviation_of_100() -> None:
+    for deviation, noise in ((100, MagnitudeNoise(100.0)), (101, MagnitudeNoise(uniform=True))):
+        (layer,) = timm_auto_augment(f"rand-n1-mstd{deviation}")
+        assert isinstance(layer, TimmRandAugmentLayer)
+        assert layer.noise == noise
 
 
 @pytest.mark.parametrize(

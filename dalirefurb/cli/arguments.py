@@ -14,7 +14,7 @@ from dalirefurb.cli import explanations, maintenance
 from dalirefurb.cli.show import PRESETS, STAGES, show
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES, Number, flag, learning_rate, owners_of, path
 from dalirefurb.cli.terminal import complain, escaped, say
-from dalirefurb.cli.tune import OF_MEASUREMENT, TUNED, tune
+from dalirefurb.cli.tune import MEASURED_WITH, OF_MEASUREMENT, TUNED, tune
 
 _ANY = Number(int)
 
@@ -256,19 +256,21 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=path, metavar="FOLDER", nargs="?", help=_FOLDER)
     group = parser.add_argument_group("what is trained")
     group.add_argument(
-        "--preset", choices=TUNED, default="rand_augment", metavar="NAME", help=f"{', '.join(TUNED)} (rand_augment)"
+        "--preset", choices=TUNED, metavar="NAME", help=f"{', '.join(TUNED)} ({MEASURED_WITH['preset']})"
     )
-    _add_number(group, "--size", 224, "side of the images", _SIZE, "PIXELS")
-    _add_number(group, "--batch-size", 64, "images learned from at a time", Number(int, 1))
-    _add_number(group, "--epochs", 90, "of the run", Number(int, 1, _MOST))
+    _add_number(group, "--size", MEASURED_WITH["size"], "side of the images", _SIZE, "PIXELS", late=True)
+    rows = OF_MEASUREMENT["batch_size"]
+    _add_number(group, "--batch-size", rows, "images learned from at a time", Number(int, 1), late=True)
+    _add_number(group, "--epochs", OF_MEASUREMENT["epochs"], "of the run", Number(int, 1, _MOST), late=True)
     step_ms = "milliseconds that the model's step takes on a batch at hand"
     _add_number(group, "--step-ms", None, step_ms, Number(float, 0.001, 1e9), "MS")
     group = parser.add_argument_group("what it may take")
-    group.add_argument("--memory", default="60%", metavar="BUDGET", help='of a cache, such as "16GB" (60%%)')
+    group.add_argument("--memory", metavar="BUDGET", help='of a cache, such as "16GB" (60%%)')
     group.add_argument("--disk", type=path, metavar="DIR", help="a folder on a disk where a cache may lie, too")
     share = Number(float, 0, 1)
     _add_number(group, "--min-kept", 0.95, "least share of the different images to keep", share, "X")
-    _add_number(group, "--limit", 120, "seconds to measure for, about", Number(float, 1, 86_400), "S")
+    seconds = Number(float, 1, 86_400)
+    _add_number(group, "--limit", OF_MEASUREMENT["limit"], "seconds to measure for, about", seconds, "S", late=True)
     group = parser.add_argument_group("results")
     group.add_argument("--json", type=path, metavar="FILE", help="write all of it there, and the costs measured")
     group.add_argument("--picture", type=path, metavar="FILE", help="draw images/s against reuse factors, a PNG")
@@ -278,7 +280,6 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--machine", type=path, metavar="FILE", help="compute for the machine that a TOML file describes"
     )
-    parser.set_defaults(of_measurement={name: parser.get_default(name) for name in OF_MEASUREMENT})
 
 
 def _add_keep(parser: argparse.ArgumentParser) -> None:

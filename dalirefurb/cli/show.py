@@ -200,6 +200,10 @@ def _source(options: argparse.Namespace) -> Source:
 
 def _show_plan(options: argparse.Namespace, technique: Technique, out: Path) -> None:
     num_samples = options.num_samples
+    if num_samples is not None and options.folder is not None:
+        raise ConfigurationError(
+            f"FOLDER changes nothing with --num-samples, got {options.folder}; leave one of them out"
+        )
     if num_samples is None:
         num_samples = 10_000 if options.folder is None else len(_source(options))
     planner = technique.planner(num_samples, batch_size=options.batch_size, seed=options.seed)

@@ -39,11 +39,11 @@ TUNED = ("rand_augment", "auto_augment", "trivial_augment")
 
 ORDERS = ("paper", "crop_last")
 
-_MEASURED_WITH = ("preset", "size")
-"""Options of a measurement that are written down with its costs."""
+MEASURED_WITH: Mapping[str, Any] = {"preset": "rand_augment", "size": 224}
+"""Options of a measurement that are written down with its costs, and what they are where they are not given."""
 
-OF_MEASUREMENT = ("batch_size", "epochs", "step_ms", "memory", "limit", "verify")
-"""Options to which costs that are there already have answers of their own."""
+OF_MEASUREMENT: Mapping[str, Any] = {"batch_size": 64, "epochs": 90, "step_ms": None, "memory": "60%", "limit": 120}
+"""Options to which costs that are there already have answers of their own, and what they are otherwise."""
 
 _BYTES = {
     "memory": "memory_bytes",
@@ -77,6 +77,9 @@ def tune(options: argparse.Namespace) -> int:
         from dalirefurb.tuning.tune import check_disk
         from dalirefurb.tuning.tune import tune as measured
 
+    for name, usual in {**MEASURED_WITH, **OF_MEASUREMENT}.items():
+        if getattr(options, name) is None:
+            setattr(options, name, usual)
     preset = PRESETS[options.preset]
     recipes = {order: preset(options.size, order=order) for order in ORDERS}
     check_disk(options.disk)
@@ -105,14 +108,15 @@ def _elsewhere(options: argparse.Namespace) -> Advice:
     from dalirefurb.tuning.costs import Costs
     from dalirefurb.tuning.model import Machine, Workload
     from dalirefurb.tuning.tune import advise
+    from dalirefurb.tuning.written import read
 
     if options.costs is None:
         raise ConfigurationError(
             "--machine needs costs that were measured: run dalirefurb tune FOLDER --json costs.json on a machine you "
             "have, and pass --costs costs.json"
         )
-    for name, usual in options.of_measurement.items():
-        if (given := getattr(options, name)) != usual:
+    for name in (*OF_MEASUREMENT, "verify"):
+        if (given := getattr(options, name)) not in (None, False):
             raise ConfigurationError(
                 f"{flag(name)} changes nothing with --costs, got {given}; leave one of them out, or describe machine "
                 "and training with --machine FILE"
@@ -120,15 +124,23 @@ def _elsewhere(options: argparse.Namespace) -> Advice:
     try:
         values = json.loads(options.costs.read_text())
         costs = Costs.from_dict(values["costs"])
-        machine, workload = Machine(**values["machine"]), Workload(**values["workload"])
-        for name in _MEASURED_WITH:  # Of what was measured is the code.
-            setattr(options, name, values.get(name, getattr(options, name)))
-        PRESETS[options.preset](options.size)
+        machine = read(Machine, values["machine"], "machine")
+        workload = read(Workload, values["workload"], "workload")
+        told = {name: value for name in MEASURED_WITH if (value := values.get(name)) is not None}
+        must(told.get("preset", TUNED[0]) in TUNED, "preset", f"one of {', '.join(TUNED)}", told.get("preset"), "")
+        integer("size", told.get("size", 1), 1, None, "")
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigurationError(
             f"--costs must be a file that dalirefurb tune --json wrote, but {options.costs} cannot be read as one: "
             f"{error}; write it anew"
         ) from error
+    for name, usual in MEASURED_WITH.items():  # Of what was measured is the code.
+        given = getattr(options, name)
+        if given is not None and given != told.get(name, given):
+            raise ConfigurationError(
+                f"{flag(name)} must be what the costs were measured with, {told[name]}, got {given}: leave it out"
+            )
+        setattr(options, name, told.get(name, usual if given is None else given))
     if options.machine is not None:
         machine, workload = _described(options.machine)
     return advise(costs, machine, workload, min_kept=options.min_kept)
@@ -200,7 +212,7 @@ def _said(advice: Advice, options: argparse.Namespace) -> int:
         say(f"\n{_code(advice, options)}")
     if options.json is not None:
         with writing(options.json, what="plan", option="--json"):
-            measured_with = {name: getattr(options, name) for name in _MEASURED_WITH}
+            measured_with = {name: getattr(options, name) for name in MEASURED_WITH}
             options.json.write_text(json.dumps(advice.as_dict() | measured_with, indent=1) + "\n")
         say(f"\nwritten: {escaped(options.json)}")
     if options.picture is not None:

@@ -19,7 +19,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.checks import require
 from dalirefurb.reading.partial_sizes import PartialSizes
+from dalirefurb.tuning.written import Positive, Signed, read
 
 LIMIT_S = 120.0
 """Seconds to measure for, by default."""
@@ -50,7 +52,7 @@ class Spread:
         n: How many times it was measured.
     """
 
-    median: float
+    median: Positive
     low: float
     high: float
     n: int
@@ -98,7 +100,7 @@ class SplitCosts:
     image_std_bytes: float
     largest_bytes: float
     standard_s: Spread
-    put_s: float
+    put_s: Signed
     hit_s: Spread
     kept: Mapping[int, float]
     deterministic: bool = False
@@ -130,8 +132,8 @@ class DiskCosts:
 
     get_s: float
     put_s: float
-    read_bytes_per_s: float
-    write_bytes_per_s: float
+    read_bytes_per_s: Positive
+    write_bytes_per_s: Positive
     mixed_s: float = 0.0
 
 
@@ -194,29 +196,19 @@ class Costs:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Costs:
-        """Return what `as_dict` was made of."""
-        splits = tuple(
-            SplitCosts(
-                **{
-                    **each,
-                    "standard_s": Spread(**each["standard_s"]),
-                    "hit_s": Spread(**each["hit_s"]),
-                    "devices": tuple(each.get("devices", ("cpu", "cpu"))),
-                    "kept": {int(factor): kept for factor, kept in each["kept"].items()},
-                }
-            )
-            for each in values["splits"]
-        )
-        step, disk = values.get("step"), values.get("disk")
-        return cls(
-            **{
-                **values,
-                "splits": splits,
-                "disk": None if disk is None else DiskCosts(**disk),
-                "step": None if step is None else StepCosts(Spread(**step["wall_s"]), step["cpu_s"]),
-                "notes": tuple(values.get("notes", ())),
-            }
-        )
+        """Return what `as_dict` was made of.
+
+        Raises:
+            ConfigurationError: If it was made of none, as it has been changed.
+        """
+        made: Costs = read(cls, values, "costs")
+        remedy = "leave it as it was written"
+        require(len(made.splits) > 0, "costs.splits", "of a split at least", [], remedy)
+        require(made.cores > 0, "costs.cores", "at least 1", made.cores, remedy)
+        for number, each in enumerate(made.splits):
+            least = -each.standard_s.median
+            require(each.put_s > least, f"costs.splits[{number}].put_s", f"above {least:g}", each.put_s, remedy)
+        return made
 
 
 def place_of(cached: str, final: str) -> str:

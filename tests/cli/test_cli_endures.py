@@ -114,6 +114,10 @@ REFUSED = [
     ("show --plan --size 224", "--size changes nothing with --plan, got 224"),
     ("show --plan --preset simple", "--preset changes nothing with --plan, got simple"),
     ("show --plan --order paper", "--order changes nothing with --plan, got paper"),
+    (
+        "show FOLDER --plan --num-samples 100",
+        "FOLDER changes nothing with --num-samples, got ",
+    ),
     ("show --plan --operations", "not allowed with argument"),
     ("show FOLDER OTHER", "unrecognized arguments: OTHER"),
     ("show --size 1.5", "argument --size: invalid int value: '1.5'"),

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import re
 from argparse import Namespace
 from dataclasses import replace
@@ -14,7 +15,7 @@ from matplotlib.text import Text
 from dalirefurb import Refurbish
 from dalirefurb.cli.tune import _code
 from dalirefurb.engine.verdict import Verdict
-from dalirefurb.errors import DalirefurbError
+from dalirefurb.errors import ConfigurationError, DalirefurbError
 from dalirefurb.tuning.choice import Verified, rival, settled
 from dalirefurb.tuning.costs import ORDERS, Costs, StepCosts
 from dalirefurb.tuning.report import shown, table
@@ -388,6 +389,49 @@ def test_a_run_of_one_epoch_has_one_row_of_standard():
     choice = chosen(costs(step_ms=1), epochs=1)
     usual = [row.configuration for row in choice.rows if row.configuration.reuse_factor == 1]
     assert usual == [choice.standard.configuration]
+
+
+def places(values, place):
+    """Yield all places in JSON values, with what they are in and their keys."""
+    named = isinstance(values, dict)
+    for key, each in values.items() if named else enumerate(values) if isinstance(values, list) else ():
+        name = f"{place}.{key}" if named else f"{place}[{key}]"
+        yield name, values, key
+        yield from places(each, name)
+
+
+def test_costs_that_were_edited_are_refused_by_the_place_of_what_does_not_fit():
+    values = json.loads(json.dumps(costs(step_ms=10).as_dict()))
+    found = [*places(values, "costs")]
+    assert len(found) > 50
+    for place, holder, key in found:
+        for wrong in (3, [3], {"x": 3}) if isinstance(holder[key], str) else ("x", math.nan):
+            usual, holder[key] = holder[key], wrong
+            with pytest.raises(ConfigurationError, match=rf"^{re.escape(place)}(\.\w+)? must be "):
+                Costs.from_dict(values)
+            holder[key] = usual
+    assert Costs.from_dict(values) == costs(step_ms=10)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda values: values.update(cores=0), "costs.cores must be at least 1, got 0"),
+        (lambda values: values.update(splits=[]), "costs.splits must be of a split at least"),
+        (lambda values: values.update(speed=1), "costs must be of cores, batch_size, .*, got 'speed'"),
+        (lambda values: values.pop("read_s"), "costs.read_s must be there, got 'nothing'"),
+        (lambda values: values.update(serial_s=-1), "costs.serial_s must be a number of at least 0, got -1"),
+        (lambda values: values["disk"].update(read_bytes_per_s=0), r"read_bytes_per_s must be a number above 0, got 0"),
+        (lambda values: values["splits"][1].update(put_s=-1), r"splits\[1\].put_s must be above -0.0007, got -1.0"),
+        (lambda values: values["splits"][0]["devices"].append("cpu"), r"\[0\].devices must be a list of 2, got"),
+        (lambda values: values["splits"][0]["hit_s"].update(median=0), "hit_s.median must be a number above 0, got 0"),
+    ],
+)
+def test_costs_that_cannot_be_are_refused_by_name(change, told):
+    values = json.loads(json.dumps(costs().as_dict()))
+    change(values)
+    with pytest.raises(ConfigurationError, match=told):
+        Costs.from_dict(values)
 
 
 def test_all_of_it_is_json_and_the_costs_are_read_again():

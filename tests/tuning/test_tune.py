@@ -18,6 +18,7 @@ import dalirefurb
 from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, simple, tune
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import BATCH_SIZE, parser
+from dalirefurb.cli.tune import OF_MEASUREMENT, TUNED
 from dalirefurb.engine.verdict import Verdict
 from dalirefurb.errors import ConfigurationError, DalirefurbError, ReadError, StoreError
 from dalirefurb.planning.refurbish import Frozen
@@ -136,6 +137,31 @@ def test_costs_of_a_machine_that_cannot_be_are_one_line(plan, tmp_path, capsys):
     assert "cannot be read as one: cores must be an int of at least 1, got 0" in line
 
 
+def written(path, **others):
+    """Write costs as the command would."""
+    path.write_text(json.dumps(advise(costs(), machine(), workload()).as_dict() | others))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("option", "given", "measured"), [("--size", "224", 32), ("--preset", "rand_augment", TUNED[1])]
+)
+def test_what_costs_were_measured_with_cannot_be_another(tmp_path, capsys, option, given, measured):
+    path = written(tmp_path / "plan.json", **{option.removeprefix("--"): measured})
+    assert main(["tune", "--costs", str(path), option, str(measured)]) == 0
+    assert f"{measured}" in capsys.readouterr().out
+    status, line = error_of(capsys, "tune", "--costs", path, option, given)
+    assert status == 2
+    assert f"{option} must be what the costs were measured with, {measured}, got {given}: leave it out" in line
+
+
+def test_costs_that_were_edited_by_hand_are_refused_by_what_does_not_fit(tmp_path, capsys):
+    path = written(tmp_path / "plan.json", costs=costs().as_dict() | {"read_s": "fast"})
+    status, line = error_of(capsys, "tune", "--costs", path)
+    assert status == 2
+    assert "cannot be read as one: costs.read_s must be a number of at least 0, got 'fast': leave it as it was" in line
+
+
 def test_costs_of_another_preset_than_there_is_are_one_line(plan, tmp_path, capsys):
     other = tmp_path / "plan.json"
     other.write_text(json.dumps(json.loads(plan[0].read_text()) | {"preset": "none"}))
@@ -249,6 +275,10 @@ def test_a_machine_that_is_described_wrongly_is_refused(plan, tmp_path, capsys, 
         (["--costs", "plan.json", "--memory", "4GB"], "--memory changes nothing with --costs, got 4GB"),
         (["--costs", "plan.json", "--epochs", "9"], "or describe machine and training with --machine FILE"),
         (["--costs", "plan.json", "--verify"], "--verify changes nothing with --costs"),
+        *(
+            (["--costs", "plan.json", option, usual], f"{option} changes nothing with --costs, got {usual}")
+            for option, usual in (("--batch-size", "64"), ("--epochs", "90"), ("--memory", "60%"), ("--limit", "120"))
+        ),
         (["FOLDER", "--memory", "lots"], "lots"),
         (["FOLDER", "--disk", "/no/such"], "--disk must be a folder where a cache may lie, but /no/such is not there"),
         (["FOLDER", "--disk", __file__], f"but {__file__} is no folder"),
@@ -518,8 +548,9 @@ def test_samples_are_taken_evenly_by_their_size(folder):
 
 
 def test_both_commands_have_batches_of_one_size():
-    assert parser().parse_args(["train", "photos"]).batch_size is None  # so many, or as many as there are images
-    sizes = {BATCH_SIZE, parser().parse_args(["tune", "photos"]).batch_size}
+    # Of train so many, or as many as there are images; of tune so many, unless costs are there already.
+    assert {parser().parse_args([command, "photos"]).batch_size for command in ("train", "tune")} == {None}
+    sizes = {BATCH_SIZE, OF_MEASUREMENT["batch_size"]}
     assert sizes == {inspect.signature(tune).parameters["batch_size"].default} == {64}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from dalirefurb.checks import epoch_of, integer, plain
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.errors import ConfigurationError, StateMismatchError
+from dalirefurb.store.spec import differing
 
 _FORMAT = 1
 
@@ -68,7 +69,8 @@ def restored(
     needed = {"format", "epoch", "batch", "fingerprint"} | ({"assistant"} if assisted else set())
     if missing := tuple(sorted(needed - state.keys())):
         raise _damaged(missing, f"it must hold {', '.join(sorted(needed))}, but lacks {', '.join(missing)}")
-    if keys := _differing(state["fingerprint"], fingerprint):
+    found = differing(_as_json(state["fingerprint"]), dict(fingerprint), kinds=_KINDS)
+    if keys := tuple(path or "fingerprint" for path, _, _ in found):
         remedy = "build the loader as it was when the state was saved"
         if any(key.partition(".")[0] == "source" for key in keys):
             remedy += ", with the same samples and labels in the same order"
@@ -100,20 +102,9 @@ def _damaged(keys: tuple[str, ...], reason: str) -> StateMismatchError:
     )
 
 
-def _differing(saved: Any, present: Any, path: str = "") -> tuple[str, ...]:
-    """Name the leaves at which two JSON values differ; of two that are not of one kind the path to them alone."""
-    if isinstance(saved, dict) and isinstance(present, dict):
-        if path and any(_differing(saved.get(kind), present.get(kind)) for kind in _KINDS):
-            return (path,)
-        keys = sorted(saved.keys() | present.keys(), key=str)
-        return tuple(
-            leaf
-            for key in keys
-            for leaf in _differing(saved.get(key), present.get(key), f"{path}.{key}" if path else str(key))
-        )
-    if isinstance(saved, (list, tuple)) and isinstance(present, list) and len(saved) == len(present):
-        pairs = zip(saved, present, strict=True)
-        return tuple(leaf for i, pair in enumerate(pairs) for leaf in _differing(*pair, f"{path}[{i}]"))
+def _as_json(saved: Any) -> Any:
+    """Return JSON values of what a trainer may have made of them: tuples, and numbers in arrays."""
+    if isinstance(saved, dict):
+        return {key: _as_json(each) for key, each in saved.items()}
     given = plain(saved)
-    alike = type(given) is type(present) or {type(given), type(present)} == {int, float}  # but not a bool and 1
-    return () if alike and given == present else (path or "fingerprint",)
+    return [*map(_as_json, given)] if isinstance(given, (tuple, list)) else given

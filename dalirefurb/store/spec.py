@@ -101,7 +101,7 @@ def differences(present: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
         >>> differences({"seed": 1, "stages": [{"layers": 2}]}, {"seed": 1, "stages": [{"layers": 3}]})
         'stages[0].layers 2, not 3'
     """
-    leaves = list(_differing(present, asked, ""))
+    leaves = [f"{path} {_shown(one)}, not {_shown(other)}" for path, one, other in differing(present, asked)]
     more = len(leaves) - _SHOWN_DIFFERENCES
     of_content = any("content" in leaf.partition(" ")[0].split(".") for leaf in leaves)
     return (
@@ -111,25 +111,41 @@ def differences(present: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
     )
 
 
-def _differing(present: Any, asked: Any, path: str) -> Iterator[str]:
+def differing(present: Any, asked: Any, path: str = "", kinds: Sequence[str] = ()) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the leaves at which two trees of JSON values differ: the path to each, and both values.
+
+    What is not there is as None, and 1 as 1.0, but not as True.
+
+    >>> list(differing({"a": 1, "b": None, "c": [1, 2]}, {"a": 1.0, "c": [True, 2]}))
+    [('c[0]', 1, True)]
+
+    Args:
+        present: One tree.
+        asked: The other one.
+        path: Path to both.
+        kinds: Keys by which a mapping within them says what it is of; of two that are not of one kind nothing further
+            is told.
+    """
     if isinstance(present, dict) and isinstance(asked, dict):
-        for key in sorted(present.keys() | asked.keys()):
-            place = f"{path}.{key}" if path else key
-            yield from _differing(present.get(key, _NOTHING), asked.get(key, _NOTHING), place)
+        if path and any(any(differing(present.get(kind), asked.get(kind))) for kind in kinds):
+            yield path, present, asked
+            return
+        for key in sorted(present.keys() | asked.keys(), key=str):
+            place = f"{path}.{key}" if path else str(key)
+            yield from differing(present.get(key, _NOTHING), asked.get(key, _NOTHING), place, kinds)
     elif isinstance(present, list) and isinstance(asked, list) and len(present) == len(asked):
-        for place, pair in enumerate(zip(present, asked, strict=True)):
-            yield from _differing(*pair, f"{path}[{place}]")
-    elif isinstance(present, list) and isinstance(asked, list):
-        yield f"{path} {_shown(_named(present))}, not {_shown(_named(asked))}"
-    elif (type(present), present) != (type(asked), asked):
-        yield f"{path} {_shown(present)}, not {_shown(asked)}"
-
-
-def _named(values: list[Any]) -> list[Any]:
-    """Put names in the place of what has them, such as stages."""
-    return [value.get("name", value) if isinstance(value, dict) else value for value in values]
+        for number, pair in enumerate(zip(present, asked, strict=True)):
+            yield from differing(*pair, f"{path}[{number}]", kinds)
+    else:
+        one, other = (None if each is _NOTHING else each for each in (present, asked))
+        types = {type(one), type(other)}
+        if one != other or (len(types) > 1 and types != {int, float}):  # A bool is no 1.
+            yield path, present, asked
 
 
 def _shown(value: Any) -> str:
+    """Return a short text, with names in the place of what has them, such as stages."""
+    if isinstance(value, list):
+        value = [each.get("name", each) if isinstance(each, dict) else each for each in value]
     text = "nothing" if value is _NOTHING else repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

@@ -6,8 +6,6 @@ Where there is a compiler compiled code does it, as exactly: the same arithmetic
 from __future__ import annotations
 
 import importlib.util
-import math
-import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -21,11 +19,8 @@ KINDS = ("uint8", "uint16", "int32")
 MADE = ("uint8", "int16", "int32", "int64")
 """Types that the labels of served images can have."""
 
-_TOGETHER = 64
-"""Pixels of a run that are written at a time."""
-
 _FEW = 16
-"""The same, of a run in a served image's row."""
+"""Pixels of a run that are written at a time."""
 
 Labels = NDArray[Any]
 """Labels of an image's pixels, (height, width), of one of `KINDS`."""
@@ -55,21 +50,6 @@ class Runs(NamedTuple):
     def mask(self) -> Labels:
         """Return the mask."""
         return np.repeat(self.values, self.lengths).reshape(self.shape)
-
-
-class _Scratch(threading.local):
-    """Memory for a mask, of each thread: fresh memory would cost more than what is done there."""
-
-    memory = np.empty(0, np.uint8)
-
-    def take(self, count: int, dtype: Any) -> Labels:
-        nbytes = count * dtype.itemsize
-        if nbytes > len(self.memory):
-            self.memory = np.empty(nbytes, np.uint8)
-        return self.memory[:nbytes].view(dtype)
-
-
-_SCRATCH = _Scratch()
 
 
 def warp_labels(labels: Labels, source_map: Matrix, lines: Matrix, fill: int, over: bool, out: Labels) -> None:
@@ -104,45 +84,22 @@ def warp_mask(labels: Labels, source_map: Matrix, lines: Matrix, fill: int, out:
 
 
 def warp_runs(runs: Runs, source_map: Matrix, lines: Matrix, fill: int, out: Labels, *, over: bool = False) -> None:
-    """Do what `warp_mask` does with the mask of some runs, of which only those rows are made that may be seen.
+    """Do what `warp_mask` does with the mask of some runs.
 
-    None is made where rows are of rows, and columns of columns: the runs of a row are runs there.
+    It is not made where rows are of rows, and columns of columns: the runs of a row are runs there.
     """
-    compiled = runs_of(str(runs.values.dtype), str(out.dtype))
-    if compiled is None:
+    show = runs_of(str(runs.values.dtype), str(out.dtype))
+    (_, xy, _), (yx, _, _), (wx, wy, _) = source_map.tolist()
+    if show is None or xy or yx or wx or wy or len(lines):
         warp_mask(runs.mask(), source_map, lines, fill, out, over=over)
         return
-    expand, show = compiled
-    (height, width), dtype = runs.shape, runs.values.dtype
-    (_, xy, _), (yx, _, _), (wx, wy, _) = source_map.tolist()
-    if not (xy or yx or wx or wy or len(lines)):
-        places, row = np.empty(width + 1, np.int64), np.empty(out.shape[1] + _FEW, dtype)
-        show(*runs, np.ascontiguousarray(source_map), fill, over, places, row, out)
-        return
-    labels = _SCRATCH.take(height * width + _TOGETHER, dtype)
-    first, stop = _rows_seen(source_map, out.shape, height)
-    expand(runs.values, runs.lengths, first * width, stop * width, labels)
-    labels = labels[: height * width].reshape(height, width)
-    warp_mask(labels, source_map, lines, fill, out, over=over)
-
-
-def _rows_seen(source_map: Matrix, shown: tuple[int, ...], height: int) -> tuple[int, int]:
-    """Return between which rows of a mask of this height all is that an image of the shape `shown` shows of it."""
-    (xx, xy, x0), (wx, wy, w0) = source_map[1].tolist(), source_map[2].tolist()
-    if wx or wy or not w0:
-        return 0, height
-    rows = [(xx * (x + 0.5) + xy * (y + 0.5) + x0) / w0 for x in (0, shown[1] - 1) for y in (0, shown[0] - 1)]
-    # A row more on either side: whatever order sums are taken in.
-    first, stop = max(0.0, min(rows) - 1), min(float(height), max(rows) + 2)
-    return (math.floor(first), math.ceil(stop)) if first < stop else (0, 0)
+    places, row = np.empty(runs.shape[1] + 1, np.int64), np.empty(out.shape[1] + _FEW, runs.values.dtype)
+    show(*runs, np.ascontiguousarray(source_map), fill, over, places, row, out)
 
 
 @cache
-def runs_of(kind: str, made: str) -> tuple[Callable[..., None], Callable[..., None]] | None:
-    """Return what makes labels of runs, and what makes those of served images of them, once in a process.
-
-    None where there is no compiler.
-    """
+def runs_of(kind: str, made: str) -> Callable[..., None] | None:
+    """Return what shows runs where rows stay rows: compiled, once in a process; None where there is no compiler."""
     if importlib.util.find_spec("numba") is None:
         return None
     from numba import types
@@ -150,28 +107,9 @@ def runs_of(kind: str, made: str) -> tuple[Callable[..., None], Callable[..., No
     from dalirefurb.kernels.llvm import kept
 
     values, lengths = (types.Array(getattr(types, each), 1, "C", readonly=True) for each in (kind, "uint32"))
-    labels, shape = getattr(types, kind)[::1], types.UniTuple(types.int64, 2)
-    source_map = types.Array(types.float64, 2, "C", readonly=True)
+    shape, source_map = types.UniTuple(types.int64, 2), types.Array(types.float64, 2, "C", readonly=True)
     served = types.int64, types.boolean, types.int64[::1], getattr(types, kind)[::1], getattr(types, made)[:, ::1]
-    return (
-        kept(_expand, types.void(values, lengths, types.int64, types.int64, labels)),
-        kept(_show, types.void(values, lengths, shape, source_map, *served)),
-    )
-
-
-def _expand(values: Any, lengths: Any, first: Any, stop: Any, out: Any) -> None:
-    """Write pixels first .. stop - 1 of the mask that has these runs, row after row, and as many as are `_TOGETHER`."""
-    end = np.int64(0)
-    for place in range(len(values)):
-        start = max(end, first)
-        end += np.int64(lengths[place])
-        if start >= stop:
-            break
-        while start < min(end, stop):
-            # Always as many, which are few instructions: what is too much the next run covers.
-            for pixel in range(_TOGETHER):
-                out[np.uint64(start + pixel)] = values[place]
-            start += _TOGETHER
+    return kept(_show, types.void(values, lengths, shape, source_map, *served))
 
 
 def _show(

@@ -31,12 +31,10 @@ _SCANS = 8
 class TarShards(Source):
     """Images in uncompressed tar files in WebDataset's layout: members of one key are a sample.
 
-    Shards are indexed once: their headers and labels are read, and remembered until size, times or inode of a shard
-    change, or what its filesystem tells of a remote one, such as an ETag; where that is the size alone, nothing is
-    remembered. Local shards are mapped into memory and served without a copy; they keep their bytes while another file
-    takes their name, but must not be written into. Remote ones are read range by range, and must stay as they are.
-    Whenever an image is read, the header before it must be the one that was indexed, name, size and time; otherwise
-    reading fails, and its shard is indexed anew by the next source.
+    Shards are indexed once, until size, times or inode of one change, or what a filesystem tells of a remote one, such
+    as an ETag; where that is the size alone, nothing is remembered. They must stay as they are: local ones are mapped
+    into memory, and keep their bytes while another file takes their name. An image whose header is not the one that was
+    indexed cannot be read, and its shard is indexed anew by the next source.
 
     A warning tells what is left out, if anything is.
 

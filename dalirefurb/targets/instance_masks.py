@@ -22,11 +22,8 @@ _FIRST, _MORE, _VALUE, _SIGN = 48, 0x20, 0x1F, 0x10
 class InstanceMasks(ObjectTarget):
     """A mask of each object. A batch has them as (k, H, W) uint8, of the served images' size, 1 where the object is.
 
-    Outlines are mapped and filled in the served image, so their edges are sharp whatever the recipe does. A pixel is in
-    an outline if its centre is, by the even-odd rule, and in an object if it is in one of its outlines, as COCO has it:
-    an outline within another one is no hole. Run lengths are warped once, to the nearest pixel. Where nothing of the
-    source's image is seen masks are 0. Where `Boxes` drops an object its mask goes, too; one that stays keeps its mask
-    even if no pixel is left in it.
+    Outlines are mapped and filled in the served image, by the even-odd rule, and run lengths warped to the nearest
+    pixel: docs/how-to/targets.md says which pixels are an object's. Where `Boxes` drops one its mask goes, too.
 
     Args:
         masks: For each sample its objects. Each is a list of outlines, see `Polygons`; or run lengths of a mask of the

@@ -258,11 +258,8 @@ class Source(metaclass=Explained):
 class DerivedSource(Source):
     """Samples of another source, which says of them what a subclass does not say otherwise.
 
-    Args:
-        source: The other source.
-
     Raises:
-        ConfigurationError: If it is none.
+        ConfigurationError: If it is no source.
     """
 
     def __init__(self, source: Source) -> None:

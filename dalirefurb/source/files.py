@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dalirefurb.checks import at_home, path_of
+from dalirefurb.checks import at_home, path_of, require
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, fingerprint_of_names, spread
 from dalirefurb.source.labels import number_labels, warn_of_many
@@ -103,9 +103,8 @@ class FileList(_Files):
             ConfigurationError: The file is no such CSV file, a row has no path or no label, or of 16 paths, spread over
                 the list, none is that of a file. A warning tells of some that are none.
         """
-        for name, given in (("path", path), ("root", root)):
-            if not (isinstance(given, (str, os.PathLike)) or (given is None and name == "root")):
-                raise ConfigurationError(f"{name} must be a path, got {given!r:.80}: pass such as 'photos/train.csv'")
+        for name, given in (("path", path), ("root", path if root is None else root)):
+            require(isinstance(given, (str, os.PathLike)), name, "a path", given, "pass such as 'photos/train.csv'")
         path = at_home(path)
         try:
             with Path(path).open(encoding="utf-8-sig", newline="") as file:
@@ -175,12 +174,9 @@ class ImageFolder(_Files):
 
     def __init__(self, root: PathLike, *, value_range: ValueRange | None = None) -> None:
         self.value_range = checked_range(value_range)
-        if not isinstance(root, (str, os.PathLike)):
-            raise ConfigurationError(
-                f"root must be the path of one folder of class folders, got {root!r:.80}: pass such as "
-                f"'photos/train'; Concat([ImageFolder(one), ImageFolder(other)]) puts two together, and "
-                f"FileList(paths, labels) takes files"
-            )
+        remedy = "pass such as 'photos/train'; Concat([ImageFolder(one), ImageFolder(other)]) puts two together"
+        is_path, wanted = isinstance(root, (str, os.PathLike)), "the path of one folder of class folders"
+        require(is_path, "root", wanted, root, f"{remedy}, and FileList(paths, labels) takes files")
         self._root = str(path_of(root))
         try:
             left_out = self._scan()

@@ -71,9 +71,6 @@ class Broadcast(metaclass=Explained):
         patience: Seconds for which one training may let others wait for a batch. After that it is let go, and is told
             so when it asks for its next batch; `math.inf` for ever.
 
-    Attributes:
-        name: Name by which trainings find it.
-
     Raises:
         ConfigurationError: If the loader cannot be shared, or the name is in use.
         OutOfMemoryError: If the batches exceed the memory at hand.

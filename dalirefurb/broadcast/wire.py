@@ -116,11 +116,7 @@ class Failure(NamedTuple):
 
 
 class SharedMemory:
-    """Memory that another process maps by its descriptor; it is there as long as anybody has it.
-
-    Args:
-        nbytes: Bytes, at least 1.
-        number: Number by which it is known.
+    """Memory of at least 1 byte that another process maps by its descriptor; it is there as long as anybody has it.
 
     Attributes:
         number: Number by which it is known.

@@ -31,7 +31,6 @@ class Prefix:
         source: Source whose samples enter the first of them.
 
     Attributes:
-        stages: The stages.
         image_shape: Shape (height, width, 3) of what is made, None where it varies.
 
     Raises:

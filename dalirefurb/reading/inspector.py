@@ -174,13 +174,7 @@ class Inspector:
         return seen["height"].astype(np.int64), seen["width"].astype(np.int64)
 
     def give_up(self, index: int, row: int, given: NDArray[np.uint8], reason: str) -> None:
-        """Have Pillow decode from now on what DALI was given and could not decode.
-
-        Args:
-            index: Index of the sample.
-            row: Row of the sample among those that DALI was given.
-            given: Encoded image that DALI was given, uint8 of shape (length,).
-            reason: Reason why DALI cannot decode the image.
+        """Have Pillow decode from now on what DALI was given in a row, uint8 of shape (length,), and cannot decode.
 
         Raises:
             Refused: If Pillow cannot decode it either.

@@ -44,13 +44,7 @@ class PartialSizes:
 
 
 def partial_sizes(source: Source, recipe: Recipe, reader: Reader, *, seed: int) -> PartialSizes:
-    """Find out how large the partial images of a source are; where they vary, some samples are read.
-
-    Args:
-        source: Source of the images.
-        recipe: Recipe that says what is done to the images.
-        reader: Reader of the samples of `source`.
-        seed: Seed by which the samples to read are chosen.
+    """Find out how large the partial images of a source are; where they vary, some samples are read, chosen by a seed.
 
     Raises:
         SampleError: A sample cannot be used, and the reader does not replace bad ones.

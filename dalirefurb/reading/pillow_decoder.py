@@ -73,11 +73,7 @@ class PillowDecoder:
         return Header(width, height) if turned else Header(height, width)
 
     def __call__(self, encoded: NDArray[np.uint8], name: str) -> NDArray[np.uint8]:
-        """Return the image, upright, uint8 of shape (height, width, 3).
-
-        Args:
-            encoded: Bytes of the file, shape (length,).
-            name: Name of the sample, for a warning.
+        """Return the image in a file, shape (length,), upright, uint8 of shape (height, width, 3).
 
         Raises:
             PillowError: If Pillow cannot decode it, or it is too large.

@@ -57,12 +57,7 @@ def _unfit(path: str | os.PathLike[str], reason: object) -> ConfigurationError:
 
 
 class Quarantine:
-    """Bad samples of one source in a file, which is made if it is not there.
-
-    Args:
-        path: Path of the file.
-        num_samples: Number of samples in the source.
-        source: Fingerprint of the source.
+    """Bad samples of one source, which has such a fingerprint, in a file, which is made if it is not there.
 
     Raises:
         ConfigurationError: If the file cannot be written, is of another kind, or belongs to another source.

@@ -168,10 +168,6 @@ class Reader:
     def reconsider(self, samples: Samples, error: GraphError) -> bool:
         """After a graph failed: find out which of its samples cannot be decoded, and do without them from now on.
 
-        Args:
-            samples: Samples that the graph was given.
-            error: Error that the graph raised.
-
         Returns:
             Whether there are any, so that it is worth while to read again.
 

@@ -15,10 +15,7 @@ Numbers = NDArray[np.int64]
 
 
 class KeyIndex:
-    """Indices and versions of slots. Arguments are of shape (n,).
-
-    Args:
-        slots: Number of slots.
+    """Indices and versions of a number of slots. Arguments are of shape (n,).
 
     Attributes:
         indices: Index that each slot holds a version of, -1 where it holds none; the last place is of no slot.

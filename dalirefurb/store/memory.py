@@ -87,12 +87,7 @@ def _spare(spec: StoreSpec) -> int:
 
 
 class _Contents(SlotContents):
-    """Slots in memory: their names and their bytes.
-
-    Args:
-        spec: What the store is open for.
-        affordable: What memory is set aside for: the same as `spec`, or less of it.
-    """
+    """Slots in memory: their names and their bytes, of which there are as many as are affordable, all or fewer."""
 
     def __init__(self, spec: StoreSpec, affordable: StoreSpec) -> None:
         slots, spare, shape = affordable.slots, _spare(affordable), spec.slot_shape

@@ -225,9 +225,6 @@ class SlotContents(Contents):
     `held`, `evict`, `retain` and `len` are here. A kind of store adds `get` (`_pin`, and a `Lease` that calls
     `_release`) and `put` (`slot_table.steps`, then for each sample `make_way`, `_clear`, `take`, and `forget` for what
     found no room), each under the lock and after `_look`.
-
-    Attributes:
-        slot_table: Table of which slot holds which version.
     """
 
     def __init__(self, spec: StoreSpec, slot_table: SlotTable) -> None:

@@ -113,15 +113,7 @@ def runs_of(kind: str, made: str) -> Callable[..., None] | None:
 
 
 def _show(
-    values: Any,
-    lengths: Any,
-    shape: Any,
-    source_map: Any,
-    fill: Any,
-    over: Any,
-    places: Any,
-    labels: Any,
-    out: Any,
+    values: Any, lengths: Any, shape: Any, source_map: Any, fill: Any, over: Any, places: Any, labels: Any, out: Any
 ) -> None:
     """Do what `_warp` does where rows are of rows, and columns of columns, with the mask that has these runs.
 

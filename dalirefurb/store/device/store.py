@@ -21,14 +21,7 @@ from dalirefurb.system.memory_budget import Budget, amount, budget_bytes, checke
 
 
 class DeviceSlots:
-    """The bytes of a device store, without knowing what is in them.
-
-    Args:
-        memory: Device memory by which the slots are allocated.
-        count: Number of slots.
-        shape: Shape of each slot, (H, W, C).
-        pinned_host: Whether the slots are in host memory that the device reaches.
-    """
+    """The bytes of a device store's slots, each (H, W, C), on the device, or in host memory that it reaches."""
 
     def __init__(self, memory: DeviceMemory, count: int, shape: tuple[int, int, int], *, pinned_host: bool) -> None:
         self._memory = memory

@@ -127,12 +127,7 @@ Span = tuple[int, int]
 
 
 class SampleReadAhead:
-    """Has the kernel read samples into the page cache; whoever needs one waits for that one.
-
-    Args:
-        fd: The file.
-        start: Byte of the file at which samples begin.
-    """
+    """Has the kernel read samples, which begin at a byte of a file, into the page cache; who needs one waits for it."""
 
     def __init__(self, fd: int, start: int) -> None:
         self._fd = fd
@@ -155,13 +150,7 @@ class SampleReadAhead:
 
 
 class BlockReadAhead(SampleReadAhead):
-    """Reads blocks of a file, in order, on a thread that ends when there is nothing to do. Thread-safe.
-
-    Args:
-        fd: The file, in which samples are small.
-        mapped: The same file, mapped.
-        start: Byte of the file at which samples begin.
-    """
+    """Reads blocks of a file of small samples, in order, on a thread that ends with its work. Thread-safe."""
 
     def __init__(self, fd: int, mapped: Mapped, start: int) -> None:
         super().__init__(fd, start)

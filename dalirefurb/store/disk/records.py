@@ -96,14 +96,7 @@ def is_whole(fd: int, start: int, nbytes: int, checksum: int) -> bool:
 
 
 class Table:
-    """The records of an open file, in memory as on the disk. Not thread-safe.
-
-    Args:
-        fd: The file.
-        start: Byte of the file at which the table begins.
-        seed: The store's identity.
-        records: The records that the table holds, shape (slots,).
-    """
+    """The records of an open file, shape (slots,), in memory as on the disk, from a byte on. Not thread-safe."""
 
     def __init__(self, fd: int, start: int, seed: int, records: Records) -> None:
         self.records = records

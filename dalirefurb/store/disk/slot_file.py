@@ -57,15 +57,7 @@ class CopyBuffers:
 
 
 class SlotReader:
-    """Reads samples, and sees whether they are as they were written.
-
-    Args:
-        fd: The file, open, and as long as its layout says.
-        layout: Layout that says where the file's parts are.
-
-    Attributes:
-        buffers: Buffers that samples are copied into.
-    """
+    """Reads samples of an open file, as long as its layout says, and sees whether they are as they were written."""
 
     def __init__(self, fd: int, layout: Layout) -> None:
         nbytes, room = layout.samples_bytes, available_bytes()
@@ -154,11 +146,6 @@ class SlotFile:
     Args:
         path: Path where the file is, or will be. Its folder exists.
         spec: What the file is for.
-
-    Attributes:
-        layout: Layout that says where the file's parts are.
-        table: The records of the file's slots.
-        reader: The reader of the samples.
 
     Raises:
         StoreError: It cannot be used, is in use, is for something else, or does not fit on its disk.

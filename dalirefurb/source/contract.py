@@ -201,14 +201,10 @@ class Source(metaclass=Explained):
         return None
 
     def subset(self, indices: ArrayLike) -> Subset:
-        """Return some of the samples as a source: a part to train on, or one where rare classes come more often.
-
-        Args:
-            indices: Which samples, integers of shape (n,), in any order; or a mask, bool of shape (num_samples,). One
-                that is named twice is two samples, each with random numbers, and cached versions, of its own.
+        """Return a `Subset` of the samples: a part to train on, or one where rare classes come more often.
 
         Raises:
-            ConfigurationError: If they are not such indices.
+            ConfigurationError: If they are not its indices.
         """
         return Subset(self, indices)
 
@@ -294,7 +290,9 @@ class DerivedSource(Source):
 
 
 class Subset(DerivedSource):
-    """Samples of another source, in any order; one that is named twice is two samples, each with versions of its own.
+    """Samples of another source, in any order.
+
+    One that is named twice is two samples, each with random numbers, and cached versions, of its own.
 
     Args:
         source: The other source.
@@ -476,13 +474,7 @@ def _joined_targets(name: str, targets: Sequence[Any]) -> Any:
 
 
 def renumbered(error: SampleError, inner: Numbers, own: Numbers) -> SampleError:
-    """Return the error of a sample as that of the source that has it by another index.
-
-    Args:
-        error: Error of the inner source.
-        inner: Indices that the inner source was asked for, shape (n,).
-        own: Indices of the same samples in the outer source, shape (n,).
-    """
+    """Return the error of a source as that of another, which has the same samples by indices of its own, each (n,)."""
     rows = np.flatnonzero(inner == error.index)
     index = int(own[rows[0]]) if len(rows) else error.index
     return SampleError(index, error.name, error.reason, lasting=error.lasting)

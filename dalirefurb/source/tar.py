@@ -236,9 +236,7 @@ _FORMAT = 3
 class IndexFiles:
     """Index files of shards. One is believed if shard and question are the same as when it was written.
 
-    Args:
-        folder: Folder of the index files; if None, they are beside their shards, or where that cannot be, in the user's
-            cache folder.
+    Without a folder of their own they are beside their shards, or where that cannot be, in the user's cache folder.
     """
 
     def __init__(self, folder: Path | None) -> None:

@@ -134,12 +134,7 @@ class SampleReadAhead:
         self._start = start
 
     def ask(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Begin to read n samples, some time; nothing waits.
-
-        Args:
-            starts: First byte of each sample among the samples, shape (n,).
-            sizes: Bytes of each sample, shape (n,).
-        """
+        """Begin to read n samples, some time; nothing waits. Samples begin at starts among all, each of shape (n,)."""
         _announce(self._fd, zip((self._start + starts).tolist(), sizes.tolist(), strict=True))
 
     def wait(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:

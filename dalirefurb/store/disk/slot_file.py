@@ -141,11 +141,9 @@ _MEBIBYTE = bytes(1 << 20)
 
 
 class SlotFile:
-    """A locked file of samples and the table of their records. The caller sees to it that no block is used twice.
+    """A locked file of samples and the table of their records, made if need be in a folder that exists.
 
-    Args:
-        path: Path where the file is, or will be. Its folder exists.
-        spec: What the file is for.
+    The caller sees to it that no block is used twice.
 
     Raises:
         StoreError: It cannot be used, is in use, is for something else, or does not fit on its disk.
@@ -247,8 +245,7 @@ class SlotFile:
     def close(self, pinned: Iterable[tuple[int, int]] = ()) -> None:
         """Unlock and close it; twice is as once. Nobody may be reading or writing.
 
-        Args:
-            pinned: Starts and bytes of blocks that somebody looks at, who goes on seeing them as they are.
+        Whoever looks at pinned blocks, given by starts and bytes, goes on seeing them as they are.
         """
         for start, nbytes in pinned:
             self.reader.keep(start, nbytes)

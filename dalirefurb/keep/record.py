@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.image_batch import GREY, HALVED, RGB, Images, Places, images_at, layout_bytes
+from dalirefurb.source.contract import Numbers
 
 RECORD = np.dtype(
     [
@@ -37,7 +38,7 @@ def written(index: int, start: int, nbytes: int, height: int, width: int, stamp:
     return record
 
 
-def believable(records: Records, indices: NDArray[np.int64]) -> NDArray[np.bool_]:
+def believable(records: Records, indices: Numbers) -> NDArray[np.bool_]:
     """Tell which of n records were written whole for these samples, shape (n,)."""
     believed: NDArray[np.bool_] = records["check"] == _checks(records, indices)
     return believed
@@ -58,9 +59,7 @@ def samples_of(data: NDArray[np.uint8], records: Records) -> Images:
     return Images([data[start : start + length] for start, length in parts])
 
 
-def _laid_out(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], sizes: NDArray[np.int64], layouts: NDArray[np.int64]
-) -> Images:
+def _laid_out(data: NDArray[np.uint8], starts: Numbers, sizes: Numbers, layouts: Numbers) -> Images:
     """View images that begin at n places, of these sizes, (n, 2), and layouts, (n,); RGB is made of them if need be."""
     shapes = np.column_stack([sizes, np.full(len(sizes), 3)])
 
@@ -77,7 +76,7 @@ def _laid_out(
     return Images.on_demand(len(starts), look, lambda: Places(address + starts, sizes, layouts))
 
 
-def _checks(records: Records, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+def _checks(records: Records, indices: Numbers) -> NDArray[np.uint64]:
     """Return the checksum that each of n records of these samples has, never 0."""
     words = np.ascontiguousarray(records).view("<u8").reshape(len(records), _FIELDS)
     mixed = indices.astype(np.uint64) + np.uint64(1)

@@ -23,19 +23,17 @@ class BadSamplePolicy(metaclass=TakesNumbers):
     Attributes:
         on_bad_sample: What happens if a sample is gone or cannot be decoded, or is too large, or of a size that a stage
             cannot take. "raise": a `SampleError` names it. "replace": a good sample of the same shard is served
-            instead, drawn anew for each version, with its own label and index, augmented as it never is in its own
-            place. Which one that is depends on which samples are bad, and on nothing else. See `Loader.bad_samples`.
+            instead, drawn anew for each version, with its own label and index. Which one that is depends on which
+            samples are bad, and on nothing else. See `Loader.bad_samples`.
         quarantine: With "replace", a file of samples that are bad from the beginning: none is read or decoded. It is
-            made if it is not there, and those whose contents are found to be bad are appended, one line of JSON each;
-            what is gone, or has a size that this recipe cannot take, is not, as another run may use it. Ranks may share
-            it.
+            made if it is not there, and those whose contents are found to be bad are appended, one line of JSON each.
+            Ranks may share it.
         max_pixels: Pixels of one encoded image at most, which takes 3 bytes a pixel when it is decoded, and of what a
             stage makes of it, as a `Resize` does of a very long one; a larger one, perhaps a decompression bomb, is a
             bad sample. Of what is resized and cropped right after, in the same part, the crop's window alone is made,
             and counts. None: any size.
-        retry_s: Seconds for which a sample is asked for again, with growing pauses, where its storage fails: by an
-            `OSError`, a time-out, a server's refusal, or bytes that are not all there. That says nothing of the sample;
-            at last it is a `ReadError`, with "replace", too. 0: it is asked for once.
+        retry_s: Seconds for which a sample is asked for again, with growing pauses, where its storage fails, which says
+            nothing of the sample; at last it is a `ReadError`, with "replace", too. 0: it is asked for once.
 
     Raises:
         ConfigurationError: If one of them cannot work.

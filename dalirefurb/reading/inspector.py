@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb import dali
+from dalirefurb.image_batch import Image
 from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
 from dalirefurb.reading.formats import JPEG_NEAR, Header, pnm_header, proven
 from dalirefurb.reading.pillow_decoder import PillowDecoder, PillowError
@@ -79,9 +80,7 @@ def judge(encoded: NDArray[np.uint8], pillow: PillowDecoder) -> Judged:
     return Judged(decoder, header)
 
 
-def decoded(
-    encoded: NDArray[np.uint8], levels: Levels, name: str, decode: dali.Decoder | None = None
-) -> NDArray[np.uint8]:
+def decoded(encoded: NDArray[np.uint8], levels: Levels, name: str, decode: dali.Decoder | None = None) -> Image:
     """Return an image as a loader would decode it, uint8 of shape (height, width, 3), upright.
 
     Args:

@@ -48,9 +48,8 @@ class Volumes(Source):
             None: 0.
         load: Function that is called in place of reading files, such as what of a MONAI pipeline comes before the first
             random transform: from an item of `volumes`, or with masks from {"image": ..., "mask": ...}, to an array or
-            a mapping. Several threads call it at a time. What it makes is cached, so with a store it is not called
-            again for what stays there; but four volumes are read whenever a loader is made, to know how large they are,
-            and two for the fingerprint.
+            a mapping. Several threads call it at a time. What it makes is cached; but up to six volumes are read
+            whenever a loader is made, for their sizes and the fingerprint.
         keys: Of the mapping that `load` returns, the key of the volume, and of the labels of its voxels if there are
             any: by default ("image", "mask") with masks, else ("image",).
         revision: Revision of `load`, to be raised when it makes other volumes: a store looks at two of them alone.

@@ -275,16 +275,16 @@ def _published(
     *, slope: float, share: float = 0.0, pixels: float = 0.0, degrees: float, blend: float, bits: float
 ) -> tuple[RangedOperation, ...]:
     """Return the operations that all policies have, given their greatest magnitudes; the first one does nothing."""
-    warp = partial(RangedOperation, group=Group.WARP, constant=UNMOVED, signed=True)
+    warp = partial(RangedOperation, group=Group.WARP, arguments=lambda m, _: m, constant=UNMOVED, signed=True)
     if pixels:
         translation = partial(warp, arguments=lambda m, _: np.trunc(m), last=pixels, spaced=_in_single_precision)
     else:
-        translation = partial(warp, arguments=_itself, last=share, whole=True)
+        translation = partial(warp, last=share, whole=True)
     blended = partial(RangedOperation, signed=True, last=blend)
     of_levels = partial(RangedOperation, slopes=(SCALAR,))
     return (
         RangedOperation("Identity", Group.IDENTITY, constant=UNMOVED),
-        *(warp(f"Shear{axis}", arguments=_itself, slopes=(sheared,), last=slope) for axis, sheared in SHEARS.items()),
+        *(warp(f"Shear{axis}", slopes=(sheared,), last=slope) for axis, sheared in SHEARS.items()),
         *(
             translation(f"Translate{axis}", slopes=(numbers((row, 2 if pixels else 3 + row, -1)),))
             for row, axis in enumerate("XY")
@@ -299,10 +299,6 @@ def _published(
         RangedOperation("AutoContrast", Group.AUTO_CONTRAST, constant=UNMOVED),
         RangedOperation("Equalize", Group.EQUALIZE, constant=UNMOVED),
     )
-
-
-def _itself(magnitudes: Floats, uniforms: Floats) -> Floats:
-    return magnitudes
 
 
 OPERATIONS = _published(slope=0.3, share=150 / 331, degrees=30.0, blend=0.9, bits=4.0)

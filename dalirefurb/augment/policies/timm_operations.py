@@ -100,34 +100,10 @@ def checked_noise(name: str, noise: Any) -> MagnitudeNoise:
     return MagnitudeNoise(std, most, flag(f"{name}: uniform", uniform, "False is usual"))
 
 
-def _slope(magnitudes: Floats, uniforms: Floats) -> Floats:
-    return magnitudes / FULL * 0.3
-
-
 def _turn(magnitudes: Floats, uniforms: Floats) -> tuple[Floats, Floats]:
     """Cosine and sine of an angle up to 30 degrees."""
     radians = np.radians(magnitudes / FULL * 30)
     return np.cos(radians), np.sin(radians)
-
-
-def _share(magnitudes: Floats, uniforms: Floats) -> Floats:
-    return magnitudes / FULL
-
-
-def _factor(magnitudes: Floats, uniforms: Floats) -> Floats:
-    """From almost none of the picture to 0.9 more than all of it."""
-    return magnitudes / FULL * 1.8 + 0.1
-
-
-def _farther(magnitudes: Floats, uniforms: Floats) -> Floats:
-    """Away from the picture in either direction."""
-    factors: Floats = np.maximum(0.1, 1 + magnitudes / FULL * 0.9)
-    return factors
-
-
-def _fainter(magnitudes: Floats, uniforms: Floats) -> Floats:
-    """Share of the picture beside the grey one, from a half to none."""
-    return np.clip(0.5 - magnitudes / FULL * 0.5, 0, 0.5)
 
 
 def _cleared(bits: Floats) -> Floats:
@@ -141,34 +117,30 @@ def _threshold(magnitudes: Floats) -> Floats:
     return threshold
 
 
-def _addition(magnitudes: Floats, uniforms: Floats) -> Floats:
-    added: Floats = np.minimum(128, np.trunc(magnitudes / FULL * 110))
-    return added
-
-
-def _sigma_below(magnitudes: Floats, uniforms: Floats) -> Floats:
-    return 0.1 + (2 * np.clip(magnitudes / FULL, 0, 1) - 0.1) * uniforms
-
-
 _NONE = numbers()
 _LESS_GREY = numbers((0, 0, 1), (1, 0, -1))
 _SHARPER = CENTRE - SMOOTH
 _CUT_OFF = numbers((0, 1, BLUR_RADIUS))
 
 
+def _warp(name: str, arguments: Arguments, *slopes: Floats, constant: Floats = UNMOVED) -> Operation:
+    return Operation(name, Group.WARP, arguments, constant, slopes, signed=True)
+
+
 def _translations(share: float) -> tuple[Operation, ...]:
     """Return translations by up to a share of the side."""
     return tuple(
-        Operation(f"Translate{axis}Rel", Group.WARP, _share, UNMOVED, (numbers((row, 3 + row, share)),), signed=True)
+        _warp(f"Translate{axis}Rel", lambda m, _: m / FULL, numbers((row, 3 + row, share)))
         for row, axis in enumerate("XY")
     )
 
 
 def _blends(name: str, group: Group, constant: Floats, slope: Floats) -> tuple[Operation, Operation]:
-    """Return a blend that is weaker below the middle, and one that goes away from the picture in either direction."""
+    """Return a blend from almost none of the picture to 0.9 more than all of it, and one away from it either way."""
+    increasing = f"{name}Increasing"
     return (
-        Operation(name, group, _factor, constant, (slope,)),
-        Operation(f"{name}Increasing", group, _farther, constant, (slope,), signed=True),
+        Operation(name, group, lambda m, _: m / FULL * 1.8 + 0.1, constant, (slope,)),
+        Operation(increasing, group, lambda m, _: np.maximum(0.1, 1 + m / FULL * 0.9), constant, (slope,), signed=True),
     )
 
 
@@ -181,23 +153,28 @@ _ALL = (
     Operation("AutoContrast", Group.AUTO_CONTRAST),
     Operation("Equalize", Group.EQUALIZE),
     Operation("Invert", Group.SOLARIZE, constant=SCALAR),
-    Operation("Rotate", Group.WARP, _turn, CENTRED, TURNS, signed=True),
+    _warp("Rotate", _turn, *TURNS, constant=CENTRED),
     _of_levels("Posterize", Group.POSTERIZE, lambda m, _: _cleared(np.trunc(m / FULL * 4))),
     _of_levels("PosterizeIncreasing", Group.POSTERIZE, lambda m, _: _cleared(4 - np.trunc(m / FULL * 4))),
     _of_levels("PosterizeOriginal", Group.POSTERIZE, lambda m, _: _cleared(4 + np.trunc(m / FULL * 4))),
     # The highest level that stays as it is, negated; see `operations`.
     _of_levels("Solarize", Group.SOLARIZE, lambda m, _: 1 - _threshold(m)),
     _of_levels("SolarizeIncreasing", Group.SOLARIZE, lambda m, _: 1 - (256 - _threshold(m))),
-    _of_levels("SolarizeAdd", Group.SOLARIZE_ADD, _addition, numbers((0, 1, 128))),
+    _of_levels(
+        "SolarizeAdd",
+        Group.SOLARIZE_ADD,
+        lambda m, _: np.minimum(128, np.trunc(m / FULL * 110)),
+        numbers((0, 1, 128)),
+    ),
     *_blends("Color", Group.COLOR, GREY, _LESS_GREY),
     *_blends("Contrast", Group.CONTRAST, _NONE, SCALAR),
     *_blends("Brightness", Group.BRIGHTNESS, _NONE, SCALAR),
     *_blends("Sharpness", Group.SHARPNESS, SMOOTH, _SHARPER),
-    *(Operation(f"Shear{axis}", Group.WARP, _slope, UNMOVED, (slope,), signed=True) for axis, slope in SHEARS.items()),
+    *(_warp(f"Shear{axis}", lambda m, _: m / FULL * 0.3, slope) for axis, slope in SHEARS.items()),
     *_translations(0.45),
-    Operation("Desaturate", Group.COLOR, _fainter, GREY, (_LESS_GREY,)),
+    Operation("Desaturate", Group.COLOR, lambda m, _: np.clip(0.5 - m / FULL * 0.5, 0, 0.5), GREY, (_LESS_GREY,)),
     _of_levels("GaussianBlur", Group.BLUR, lambda m, _: np.clip(0.1 + m / FULL * 1.9, 0.1, 2), _CUT_OFF),
-    _of_levels("GaussianBlurRand", Group.BLUR, _sigma_below, _CUT_OFF),
+    _of_levels("GaussianBlurRand", Group.BLUR, lambda m, u: 0.1 + (2 * np.clip(m / FULL, 0, 1) - 0.1) * u, _CUT_OFF),
 )
 
 OPERATIONS: Mapping[str, Operation] = {operation.name: operation for operation in _ALL}

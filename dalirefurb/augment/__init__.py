@@ -1,5 +1,6 @@
 """Stages: steps of a recipe, drawn on the host and applied as DALI operators."""
 
+from dalirefurb.augment.output import VolumeOutput as VolumeOutput
 from dalirefurb.augment.policies.aug_mix import AugMix as AugMix
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst as AutoAugmentFirst
 from dalirefurb.augment.policies.auto_augment import AutoAugmentSecond as AutoAugmentSecond
@@ -54,7 +55,6 @@ from dalirefurb.augment.volumes.filters import RandomGaussianNoise as RandomGaus
 from dalirefurb.augment.volumes.filters import RandomGaussianSmooth as RandomGaussianSmooth
 from dalirefurb.augment.volumes.filters import RandomLowResolution as RandomLowResolution
 from dalirefurb.augment.volumes.filters import nn_unet as nn_unet
-from dalirefurb.augment.volumes.output import VolumeOutput as VolumeOutput
 from dalirefurb.augment.volumes.stages import CenterCrop3D as CenterCrop3D
 from dalirefurb.augment.volumes.stages import IntensityWindow as IntensityWindow
 from dalirefurb.augment.volumes.stages import RandomCrop3D as RandomCrop3D

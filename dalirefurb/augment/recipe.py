@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.diversity import diversity
-from dalirefurb.augment.output import Output
+from dalirefurb.augment.output import Output, VolumeOutput
 from dalirefurb.augment.stage import LONGEST_SIDE, Size, Sizes, Stage, leaving, renamed
 from dalirefurb.augment.stages.choice import check_stages
 from dalirefurb.augment.stages.custom import HostStage
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.partners import PartnerStage
 from dalirefurb.augment.stages.resize import refuse_crops, window_of
-from dalirefurb.augment.volumes.output import VolumeOutput
 from dalirefurb.augment.volumes.stages import VolumeStage
 from dalirefurb.calls import TakesNumbers, explains
 from dalirefurb.checks import integer, plain, require

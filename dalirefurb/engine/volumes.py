@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb import rng
+from dalirefurb.augment.output import VolumeOutput
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.augment.stages.custom import HostStage
-from dalirefurb.augment.volumes.output import VolumeOutput
 from dalirefurb.augment.volumes.stages import VolumeStage
 from dalirefurb.augment.volumes.voxels import AFFINE, AXES, Function, Shape, Voxels
 from dalirefurb.dali import Feed

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.kernel_call import KernelCall
 from dalirefurb.augment.stage import Node
 from dalirefurb.augment.stages.custom import GivenUniforms
-from dalirefurb.augment.volumes.voxels import Shape, Voxels, three
+from dalirefurb.augment.volumes.voxels import Shape, Voxels, volume_shape
 from dalirefurb.checks import integer, interval, number, require
 from dalirefurb.errors import ConfigurationError
 
@@ -53,15 +53,6 @@ class VolumeStage(GivenUniforms):
             ConfigurationError: Always.
         """
         raise ConfigurationError(f"stage {self.name!r} is of volumes, which DALI's operators do not make: use a Loader")
-
-
-def volume_shape(name: str, given: object) -> Shape:
-    """Return a shape as three ints; one stands for cubes.
-
-    Raises:
-        ConfigurationError: If it is not one or three positive integers.
-    """
-    return three(name, given, 1, "a positive integer, or three as (depth, height, width)")
 
 
 def _check_fill(stage: Any) -> None:

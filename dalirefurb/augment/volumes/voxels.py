@@ -47,6 +47,15 @@ def three(name: str, given: object, least: int | None, wanted: str) -> Shape:
     return one, two, last
 
 
+def volume_shape(name: str, given: object) -> Shape:
+    """Return a shape as three ints; one stands for cubes.
+
+    Raises:
+        ConfigurationError: If it is not one or three positive integers.
+    """
+    return three(name, given, 1, "a positive integer, or three as (depth, height, width)")
+
+
 class Voxels(ABC):
     """What is shown of a volume, to be changed by one stage after the other; axes are numbered 0, 1, 2.
 

@@ -98,6 +98,7 @@ ARGUMENTS = {
     "order": '"paper": crop, flip, operations; the last operation is final. "crop_last": the operations work on an '
     "image a little larger, and a random crop and a flip come last and are final. These cost next to nothing and keep "
     "nearly all diversity, so the cached part can be all the rest.",
+    "interpolation": 'Interpolation of shears, translations and rotations, "nearest" or "bilinear".',
     "fill": "Level 0 .. 255 where an operation moves a border into the image, or one for each of three channels.",
     "scale": "Least and greatest share of the image's area that the random resized crop takes.",
     "ratio": "Least and greatest width divided by height of what the random resized crop takes.",
@@ -115,23 +116,17 @@ ARGUMENTS = {
     "three are averaged.",
     "std": "Standard deviations of the channels, by which the pixels are divided after that; likewise.",
 }
-"""What arguments mean that several presets have; `interpolation` is told with the stage that it is of."""
+"""What arguments mean that several presets have."""
 
 
-def preset(
-    interpolated: str | None = None, *names: str, shared: Mapping[str, Any] = CROPPING, **own: str
-) -> Callable[[Preset], Preset]:
+def preset(*, shared: Mapping[str, Any] = CROPPING, **own: str) -> Callable[[Preset], Preset]:
     """Show in a preset's documentation what its arguments mean, in the signature's order, and pass all that it shares.
 
     Args:
-        interpolated: What its argument `interpolation` is of.
-        names: Interpolations that there are; by default "nearest" and "bilinear".
         shared: Defaults of the arguments that it shares with others: of its `**` in the signature.
         own: What arguments mean that this preset alone has, or that mean something else in it.
     """
-    *others, last = (f'"{name}"' for name in names or ("nearest", "bilinear"))
-    interpolation = f"Interpolation of {interpolated}, {', '.join(others)} or {last}."
-    meanings = {**ARGUMENTS, "interpolation": interpolation, **own}
+    meanings = {**ARGUMENTS, **own}
 
     def with_arguments(preset: Preset) -> Preset:
         own = inspect.signature(preset)
@@ -170,7 +165,7 @@ def simple(size: Size = 224, **shared: Unpack[Cropping]) -> Recipe:
     return _augmenting(size, [], **shared)
 
 
-@preset("the resize", "nearest", "bilinear", "bicubic", "lanczos", shared=SERVING)
+@preset(shared=SERVING, interpolation='Interpolation of the resize, "nearest", "bilinear", "bicubic" or "lanczos".')
 def evaluate(
     size: Size = 224,
     *,
@@ -201,7 +196,7 @@ def evaluate(
     return Recipe(stages, output, len(stages) if split is None else split)
 
 
-@preset("shears, translations and rotations")
+@preset()
 def rand_augment(
     size: Size = 224,
     *,
@@ -226,7 +221,7 @@ def rand_augment(
     return _augmenting(size, operations, order, **shared)
 
 
-@preset("shears, translations and rotations")
+@preset()
 def auto_augment(
     size: Size = 224,
     *,
@@ -245,7 +240,7 @@ def auto_augment(
     return _augmenting(size, [first, second], order, **shared)
 
 
-@preset("shears, translations and rotations")
+@preset()
 def trivial_augment(
     size: Size = 224,
     *,
@@ -263,7 +258,7 @@ def trivial_augment(
     return _augmenting(size, operations, order, **shared)
 
 
-@preset("shears, translations and rotations")
+@preset()
 def timm_augment(
     size: Size = 224,
     *,

@@ -29,9 +29,6 @@ from dalirefurb.show.files import check_folder, write, writing
 from dalirefurb.source import ImageFolder, Source
 from dalirefurb.system.cores import usable_cores
 
-_LEAST_BATCH = 8
-"""Images of a batch that is as large as there are images."""
-
 
 def train(options: argparse.Namespace) -> None:
     """Train on a folder, and print a row per epoch."""
@@ -47,7 +44,7 @@ def train(options: argparse.Namespace) -> None:
     with waiting(f"reading {escaped(options.folder)}"):
         images = ImageFolder(options.folder)
     source, held_out = _parted(images, options.val_share)
-    batch_size = options.batch_size or max(_LEAST_BATCH, min(BATCH_SIZE, len(source)))
+    batch_size = options.batch_size or min(BATCH_SIZE, len(source))
     planner = technique.planner(len(source), batch_size=batch_size, seed=options.seed)
     judged = "none of them to judge by (see --val-share)"
     if held_out is not None:

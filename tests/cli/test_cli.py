@@ -108,6 +108,18 @@ def test_train_with_reuse_factor_1_never_hits(photographs, capsys):
     assert "refurbish, reuse factor 1: nothing is cached, all is fresh: decode > " in said
 
 
+def test_train_takes_few_images_as_one_batch(photographs, tmp_path, capsys):
+    for path in sorted(photographs.glob("*/*.jpg"))[::10]:
+        (tmp_path / path.parent.name).mkdir()
+        shutil.copy(path, tmp_path / path.parent.name)
+    assert main(["train", str(tmp_path), "--size", "32", "--epochs", "1"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(
+        "5 images in 5 classes, none of them to judge by (see --val-share); 1 batches of 5 an epoch\n"
+    )
+    assert [row[2:4] for row in rows(said)] == [["0", "5"]]
+
+
 @pytest.mark.parametrize(
     ("technique", "figures", "told"),
     [

@@ -128,6 +128,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "what can be counted once": (lambda: Boxes(iter([[]])), "boxes must be in a list, one .*but are a list_iterator"),  # type: ignore[arg-type]
     "outlines that can be counted once": (lambda: Polygons(iter([[]])), "polygons must be in a list, one of each"),  # type: ignore[arg-type]
     "no list of outlines": (lambda: Polygons([[5]]), "polygons must be x and y of each vertex.*not iterable"),  # type: ignore[list-item]
+    "masks that can be counted once": (lambda: InstanceMasks(iter([[]])), "masks of objects must be in a list, one of"),  # type: ignore[arg-type]
     "one mask": (lambda: InstanceMasks([1]), "masks of objects of sample 0 must be in a list"),  # type: ignore[list-item]
     "with a gradient": (lambda: Boxes([torch.ones(1, 4, requires_grad=True)]), "must be numbers.*detach"),
     "names": (lambda: Values(["a"]), "values must be numbers, one row for each sample"),

@@ -216,6 +216,21 @@ def test_files_of_8_bits_beside_deep_ones_stay_as_they_are(tmp_path: Path) -> No
     assert np.array_equal(served(source), rgb(GRAY >> 8))
 
 
+@pytest.mark.parametrize("mode", ["P", "RGBA", "RGBa", "LA", "La"])
+def test_alpha_is_dropped_and_what_it_has_darkened_is_as_it_was(mode: str) -> None:
+    """Nor does Pillow warn."""
+    colour = (200,) if mode in ("LA", "La") else (200, 100, 50)
+    if mode == "P":
+        image = Image.new(mode, (WIDTH, HEIGHT), 1)
+        image.putpalette([0, 0, 0, *colour])
+        image.info["transparency"] = bytes([255, 51])
+    else:
+        image = Image.new(mode.upper(), (WIDTH, HEIGHT), (*colour, 51)).convert(mode)
+    shown = Levels().of_image(image, "it")
+    assert shown.shape == (HEIGHT, WIDTH, 3)
+    assert (shown == colour).all()
+
+
 def test_one_warning_names_the_first_and_black_is_no_fault(tmp_path: Path) -> None:
     source = files(tmp_path, *[png(SCANNED)] * 3)
     with pytest.warns(UserWarning, match="nearly black") as caught:

@@ -61,7 +61,7 @@ from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError,
 from dalirefurb.packed import pack, unpack
 from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
-from dalirefurb.source.volume_arrays import volume_of
+from dalirefurb.source.volume_arrays import foreground_of, volume_of
 from dalirefurb.store import DeviceStore
 from tests.in_turn import in_turn
 from tests.volumes.reference import batch_of, noise, volumes
@@ -496,6 +496,12 @@ def test_labels_take_the_smallest_type() -> None:
     image = np.zeros((1, 1, 2))
     for values, dtype in (([0, 255], "uint8"), ([-1, 3], "int16"), ([0, 70_000], "int32"), ([0.0, 2.0], "uint8")):
         assert volume_of(image, np.array(values)[None, None])["mask"].dtype == dtype
+
+
+def test_of_a_large_foreground_some_voxels_are_kept_from_the_first_to_the_last() -> None:
+    mask = np.ones((20, 20, 20), np.uint8)
+    kept = np.ravel_multi_index(tuple(foreground_of(mask).T), mask.shape)
+    assert (len(kept), kept[0], kept[-1], {*np.diff(kept).tolist()}) == (4096, 0, 7999, {1, 2})
 
 
 def test_tensors_are_volumes_whether_they_have_gradients_or_not() -> None:

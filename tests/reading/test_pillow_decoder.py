@@ -12,6 +12,7 @@ import PIL
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 from dalirefurb import (
     Arrays,
@@ -198,9 +199,21 @@ def decode(content: bytes, max_pixels: int | None = None, value_range: Any = Non
 
 def test_an_image_larger_than_max_pixels_is_not_decoded() -> None:
     content = written("GIF")
-    with pytest.raises(PillowError, match="47 x 70 are more than 3,289 pixels"):
-        decode(content, HEIGHT * WIDTH - 1)
+    for each in (content, content[:-900]):  # What is missing would be found.
+        with pytest.raises(PillowError, match="47 x 70 are more than 3,289 pixels"):
+            decode(each, HEIGHT * WIDTH - 1)
     assert decode(content, HEIGHT * WIDTH).shape == (HEIGHT, WIDTH, 3)
+
+
+@pytest.mark.parametrize("max_pixels", [HEIGHT * WIDTH - 1, HEIGHT * WIDTH, None])
+def test_to_read_its_header_an_image_is_decoded_if_it_is_not_too_large(
+    max_pixels: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded, load = [], PngImageFile.load
+    monkeypatch.setattr(PngImageFile, "load", lambda image: (decoded.append(image.size), load(image))[1])
+    header = PillowDecoder(max_pixels, Levels()).header(np.frombuffer(written("PNG"), np.uint8))
+    assert header == (HEIGHT, WIDTH, 0)
+    assert bool(decoded) == (max_pixels != HEIGHT * WIDTH - 1)
 
 
 def test_pillows_own_limit_on_pixels_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

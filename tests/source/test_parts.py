@@ -27,6 +27,7 @@ from dalirefurb import (
 from dalirefurb.augment import HorizontalFlip
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source import Source, TorchDataset
+from dalirefurb.source.contract import renumbered
 from tests.pictures import write_folder
 
 
@@ -108,6 +109,11 @@ def test_each_repeat_is_a_sample_with_versions_of_its_own() -> None:
     assert len(torch.unique(served, dim=0)) == 2
     assert stats.recomputed == 0
     assert stats.hits > 0
+
+
+def test_a_bad_sample_that_was_not_asked_for_keeps_its_index() -> None:
+    error = renumbered(SampleError(7, "there", "is broken"), np.array([5, 3]), np.array([0, 1]))
+    assert (error.index, error.name, error.reason) == (7, "there", "is broken")
 
 
 @pytest.mark.parametrize("outer", ["subset", "concat"])

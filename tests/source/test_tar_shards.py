@@ -656,6 +656,23 @@ def test_a_remote_shard_that_is_written_again_shrinks_or_goes_names_the_sample(m
         source.read(np.array([1]))
 
 
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (b"<!DOCTYPE html>Back soon", "a page came: b'<!DOCTYPE html>Back soon'"),
+        (bytes(5000), "the server ignored the range, but shards need one that gives ranges"),
+    ],
+)
+def test_what_comes_in_place_of_a_range_is_told(
+    given: bytes, why: str, memory: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.pipe("/pets.tar", tar_bytes(PETS))
+    source = TarShards("memory://pets.tar")
+    monkeypatch.setattr(MemoryFileSystem, "cat_ranges", lambda self, paths, *_, **__: [given] * len(paths))
+    with pytest.raises(OSError, match=rf"memory://pets.tar:a.jpg must have 5 bytes, .*{why}"):
+        source.read(np.array([0]))
+
+
 def test_a_fingerprint_is_json_and_the_same_wherever_and_in_how_many_shards_samples_lie(
     tmp_path: Path, memory: MemoryFileSystem
 ) -> None:

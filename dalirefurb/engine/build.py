@@ -25,7 +25,7 @@ from dalirefurb.engine.engine import Engine
 from dalirefurb.engine.finals import Final, FinalFeeds
 from dalirefurb.engine.finisher import Finisher
 from dalirefurb.engine.inputs import InputBuilder
-from dalirefurb.engine.kernel_choice import begun_on_gpu, compile_kernels, dali_goes_on, done_by, done_by_kernels
+from dalirefurb.engine.kernel_choice import begun_on_gpu, compile_kernels, dali_goes_on, done_by
 from dalirefurb.engine.memory import BESIDE_STORE, Account
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.engine.preparer import Preparer
@@ -214,7 +214,8 @@ def assemble(
         substitutes=substitutes,
         retry_s=configuration.bad_samples.retry_s,
     )
-    partial_served = configuration.serves == "partial"
+    way = configuration.way(planner)
+    partial_served = way == "fed"
     recipes = (recipe, *configuration.views)
     for each in recipes:
         compile_kernels(kernels, each, devices, final=not partial_served)
@@ -244,7 +245,7 @@ def assemble(
     if devices.partial == "gpu" and stay and memory is not None and (store is None or device_store is not None):
         devices = replace(devices, leaving="gpu")
     taken = Taken() if store is None or spec is None else store.takes(spec)
-    account = Account(configuration, planner.batch_size, devices, apart, spec, taken, sample_bytes)
+    account = Account(configuration, planner.batch_size, devices, way, spec, taken, sample_bytes)
     depths, needs = account.fitted(depths, prefetch)
     max_rows = depths.hits_per_group * planner.batch_size
     if store is not None and spec is not None:
@@ -262,22 +263,20 @@ def assemble(
         gpu=cuda,
     )
 
-    # What memory these take, `Account.needs` says; how far ahead they work, `Configuration.depths`.
     backend: ComputeBackend
     finals: Sequence[Final] = ()
-    together = configuration.finished_together
-    if recipe.volumes:
+    if way == "volumes":
         runner, final = factory.build_volumes(input_builder, masked=len(source.volumes) > 1)
         backend, finals = PartialBackend(input_builder, runner, Images.of, recipe.partial), [final]
-    elif not (apart or together):
+    elif way == "whole":
         backend = WholeBackend(input_builder, factory.build("whole"), leaves_rest=factory.leaves_rest)
-    elif kernels == "numba" and not (partial_served or together) and done_by_kernels(recipe) >= recipe.split:
+    elif way == "both":
         backend = BothPartsBackend(input_builder, factory.build_both(), leaves_rest=factory.leaves_rest)
     else:
         backend = PartialBackend(input_builder, factory.build("partial"), look, recipe.partial)
-        if partial_served:
+        if way == "fed":
             finals = [FinalFeeds(builders, most_groups=depths.groups_made)]
-        elif kernels == "numba" and together:
+        elif way == "together":
             finals = factory.build_finals(recipes, builders, slice_rows=configuration.slice_rows)
         else:
             finals = [factory.build_final(*each, device_store) for each in zip(recipes, builders, strict=True)]

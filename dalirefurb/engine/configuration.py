@@ -20,7 +20,7 @@ from dalirefurb.augment.stage import Stage, renamed
 from dalirefurb.augment.stages.custom import Custom
 from dalirefurb.calls import INSTEAD, NEEDED
 from dalirefurb.dali import Graph, cut_window, versions
-from dalirefurb.engine.kernel_choice import Devices, Kernels, begun_on_gpu, done_by, left_to_dali
+from dalirefurb.engine.kernel_choice import Devices, Kernels, begun_on_gpu, done_by, done_by_kernels, left_to_dali
 from dalirefurb.engine.partners import check_partners
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import ConfigurationError
@@ -40,6 +40,10 @@ from dalirefurb.targets.annotated import check_targets
 _OF_OTHERS = {"torchvision", "timm", "monai"}
 """Packages that have classes of the same names as ours."""
 
+
+Way = Literal["whole", "both", "together", "apart", "fed", "volumes"]
+"""How images are made: in one step that nobody looks into; by kernels of both parts; partial ones, finished by kernels
+once all of a batch are there, or each by itself, or by a pipeline of the user's; or volumes."""
 
 _PARTS: Mapping[str, Any] = {
     "source": Source,
@@ -193,7 +197,7 @@ class Configuration:
             hits_together=together and not _always_misses(planner),
             devices=(self.devices.partial, self.devices.final),
             apart=self.apart(planner),
-            by_kernels=numba and self.serves == "final" and left_to_dali("numba", self.recipe) is None,
+            by_kernels=numba and self.way(planner) != "fed" and left_to_dali("numba", self.recipe) is None,
         )
 
     def apart(self, planner: Planner) -> bool:
@@ -206,6 +210,18 @@ class Configuration:
         elsewhere = self.serves == "partial" or self.kernels == "cuda" or self.finished_together
         seen = kept or custom or planner.feedback_lag is not None or elsewhere
         return seen and not self.recipe.caches_encoded
+
+    def way(self, planner: Planner) -> Way:
+        """Return how the images of a rank's rows are made: the backend, and what finishes its partial images."""
+        if self.recipe.volumes:
+            return "volumes"
+        if not (self.apart(planner) or self.finished_together):
+            return "whole"
+        if self.serves == "partial":
+            return "fed"
+        if self.kernels == "numba" and self.finished_together:
+            return "together"
+        return "both" if self.kernels == "numba" and done_by_kernels(self.recipe) >= self.recipe.split else "apart"
 
     @property
     def finished_together(self) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from dalirefurb.augment.stages.partners import CopyPaste
-from dalirefurb.engine.configuration import Configuration
+from dalirefurb.engine.configuration import Configuration, Way
 from dalirefurb.engine.kernel_choice import Devices, begun_on_gpu, left_to_dali
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import OutOfMemoryError
@@ -66,7 +66,7 @@ class Account:
         configuration: Configuration of the loader.
         batch_size: Rows of a batch.
         devices: Devices of the parts, and where partial images are in between.
-        apart: Whether the parts are apart, see `Configuration.apart`.
+        way: How images are made, see `Configuration.way`.
         spec: What the store is going to be opened for, which knows the mean size where sizes vary; None without one.
         store: Bytes that the store takes when it is opened.
         sample_bytes: Bytes of a volume as it is read; None: samples are images, of which more is known.
@@ -75,7 +75,7 @@ class Account:
     configuration: Configuration
     batch_size: int
     devices: Devices
-    apart: bool
+    way: Way
     spec: StoreSpec | None = None
     store: Taken = Taken()  # noqa: RUF009
     sample_bytes: int | None = None
@@ -98,8 +98,13 @@ class Account:
         outputs = [each.output for each in (recipe, *self.configuration.views)]
         final = sum((2 if each.dtype in halves else 4) * each.channels * math.prod(each.sides) for each in outputs)
         final += 8 * math.prod(outputs[0].sides) * recipe.volumes  # labels of voxels
-        final = partial if self.configuration.serves == "partial" else final
+        final = partial if self.way == "fed" else final
         return file_bytes if recipe.encoded else decoded, decoded, partial, final
+
+    @property
+    def apart(self) -> bool:
+        """Whether the parts are apart, see `Configuration.apart`."""
+        return self.way != "whole" and not self.configuration.recipe.caches_encoded
 
     @cached_property
     def left(self) -> PlainLevels | None:
@@ -162,10 +167,8 @@ class Account:
         rows = depths.batches_per_group * self.batch_size
         read, decoded, partial, final = (rows * nbytes for nbytes in self.row_bytes)
         final = final * depths.hits_per_group // depths.batches_per_group
-        left, serves_final = self.left, self.configuration.serves == "final"
-        views, together = len(self.configuration.views), self.configuration.finished_together
-        one_step = (numba or not self.apart) and left is None and serves_final and not together
-        by_views = numba and serves_final and together
+        left, serves_final, views = self.left, self.way != "fed", len(self.configuration.views)
+        one_step, by_views = left is None and self.way in ("whole", "both"), self.way in ("together", "volumes")
         begun = depths.partial_ahead if self.apart or left else depths.look_ahead
         host, device = Counter({STORE: self.store.host}), Counter({STORE: self.store.device})
         decoding, leaving, finishing, entering = (

@@ -17,6 +17,7 @@ import torch
 from dalirefurb import Arrays, Loader, MemoryStore, Prefetch, Recipe, Refurbish, TieredStore, rand_augment
 from dalirefurb.augment import Custom, Mosaic
 from dalirefurb.engine import backend_factory, memory
+from dalirefurb.engine.configuration import Configuration
 from dalirefurb.engine.finals import _laid_out
 from dalirefurb.engine.kernel_choice import Devices
 from dalirefurb.engine.memory import BESIDE_STORE, DEVICE, HOST, STORE, Account, Needs
@@ -71,7 +72,9 @@ def account(
         views=(),
         finished_together=False,
     )
-    return Account(configuration, ROWS, devices, apart, spec, Taken() if store is None else store.takes(SPEC))
+    configuration.apart = lambda _: apart
+    way = Configuration.way(configuration, PLANNER)
+    return Account(configuration, ROWS, devices, way, spec, Taken() if store is None else store.takes(SPEC))
 
 
 def counted(devices: Devices, *, apart: bool = True, given: dict[str, Any] | None = None, **options: Any) -> Needs:

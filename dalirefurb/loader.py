@@ -26,7 +26,7 @@ from dalirefurb.engine.configuration import Configuration, check_kinds
 from dalirefurb.engine.cursor import Cursor
 from dalirefurb.engine.diagnosis import NOTHING_SERVED, Diagnosis
 from dalirefurb.engine.finisher import Served
-from dalirefurb.engine.kernel_choice import Devices, Kernels, choose_for_views, dali_goes_on
+from dalirefurb.engine.kernel_choice import Devices, Kernels, choose_for_views, fallback_stage
 from dalirefurb.engine.loader_view import Batch, EpochSampler, Mappable, refuse_caller
 from dalirefurb.engine.own_versions import OwnVersions
 from dalirefurb.engine.prefetch import Prefetch
@@ -402,8 +402,8 @@ class Loader(Mappable, metaclass=Explained):
         planner, classes = self.planner, self.source.classes
         whole = "files" if self.recipe.encoded else "arrays"
         cached = " > ".join(stage.name for stage in self.recipe.partial) or f"{whole}, as they are read"
-        goes_on = dali_goes_on(self._kernels, self.recipe, final=self._serves == "final")
-        kernels = self._kernels if goes_on is None else f"{self._kernels}, DALI from {goes_on!r} on"
+        fallback = fallback_stage(self._kernels, self.recipe, final=self._serves == "final")
+        kernels = self._kernels if fallback is None else f"{self._kernels}, DALI from {fallback!r} on"
         if self.views and self._serves == "final":
             kernels += (
                 f"; views: {self.views}" if isinstance(self.views, int) else f"; further views: {len(self.views)}"

@@ -19,7 +19,7 @@ from dalirefurb.engine.cuda_partial import CudaPartial, check_own
 from dalirefurb.engine.cuda_queue import CudaDevice, CudaQueue
 from dalirefurb.engine.finals import Final, FinalGraph, FinalKernels
 from dalirefurb.engine.inputs import InputBuilder
-from dalirefurb.engine.kernel_choice import Devices, Kernels, begun_on_gpu, done_by, left_to_dali
+from dalirefurb.engine.kernel_choice import Devices, Kernels, begun_on_gpu, done_by, fallback_levels
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.volumes import FinalVolumes, VolumeRunner
 from dalirefurb.image_batch import Images
@@ -62,7 +62,7 @@ class BackendFactory:
         self._begun_on_gpu = begun_on_gpu(kernels, recipe, devices)
         self._checked = set[KernelStage]()
         done = done_by(kernels, recipe, devices)
-        self._compiled, self._done, self._left = done is not None, done or 0, left_to_dali(kernels, recipe)
+        self._compiled, self._done, self._fallback = done is not None, done or 0, fallback_levels(kernels, recipe)
         self._devices = devices
         self._max_rows = max_rows
         # Not when a part is built: on another thread another device may be the current one.
@@ -88,8 +88,8 @@ class BackendFactory:
         if done >= recipe.split:
             return runner
         # One copy, with all threads: a group is collected as soon as it is submitted.
-        rest = self._replicas(replace(self._graph("partial"), first=done), 1, threads_each=self._num_threads)
-        return KernelsThenGraph(runner, rest)
+        fallback = self._replicas(replace(self._graph("partial"), first=done), 1, threads_each=self._num_threads)
+        return KernelsThenGraph(runner, fallback)
 
     def build_both(self) -> KernelRunner:
         """Return kernels of both parts, where they do all of the partial part, for samples and partial images."""
@@ -155,20 +155,20 @@ class BackendFactory:
         self._checked |= own
         return CudaQueue(CudaProgram(steps, output, split=0 if output else len(steps)), self._gpu)
 
-    def build_rest(self, builder: InputBuilder) -> FinalGraph:
+    def build_fallback(self, builder: InputBuilder) -> FinalGraph:
         """Return DALI's operators from the first stage on that has no kernel, where kernels are chosen."""
         graph = replace(self._graph("final"), recipe=self._recipe.at(self._done))
         return FinalGraph(builder, self._replicas(graph), None)
 
     @property
-    def leaves_rest(self) -> bool:
-        """Whether kernels are chosen, and leave stages to DALI's operators, see `build_rest`."""
-        return self._left is not None
+    def falls_back(self) -> bool:
+        """Whether kernels are chosen, and leave stages to DALI's operators, see `build_fallback`."""
+        return self._fallback is not None
 
     @property
     def _output(self) -> Output | PlainLevels:
         """What kernels end with."""
-        return self._left or self._recipe.output
+        return self._fallback or self._recipe.output
 
     def close(self) -> None:
         """Have the kernels' threads end, and let the store go: nothing is built any more. Never waits."""

@@ -35,13 +35,13 @@ class ComputeBackend(ABC):
     Args:
         input_builder: Builder of the runner's inputs.
         runner: Runner of a graph, or of kernels.
-        leaves_rest: Whether the runner leaves the last stages to a `FinalGraph`.
+        falls_back: Whether the runner leaves the last stages to a `FinalGraph`.
     """
 
-    def __init__(self, input_builder: InputBuilder, runner: PipelineRunner, *, leaves_rest: bool = False) -> None:
+    def __init__(self, input_builder: InputBuilder, runner: PipelineRunner, *, falls_back: bool = False) -> None:
         self._input_builder = input_builder
         self._runner = runner
-        self._leaves_rest = leaves_rest
+        self._falls_back = falls_back
         self._drawn: deque[dict[str, Feed]] = deque()
 
     @abstractmethod
@@ -71,7 +71,7 @@ class ComputeBackend(ABC):
 
     def _made(self, images: Any, drawn: dict[str, Feed]) -> Any:
         """Return what `collect` does, given the images of the runner, and what was drawn for the group."""
-        return {**drawn, "partial": images.as_tensor()} if self._leaves_rest else images
+        return {**drawn, "partial": images.as_tensor()} if self._falls_back else images
 
 
 class PartialBackend(ComputeBackend):

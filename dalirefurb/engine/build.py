@@ -25,7 +25,7 @@ from dalirefurb.engine.engine import Engine
 from dalirefurb.engine.finals import Final, FinalFeeds
 from dalirefurb.engine.finisher import Finisher
 from dalirefurb.engine.inputs import InputBuilder
-from dalirefurb.engine.kernel_choice import begun_on_gpu, compile_kernels, dali_goes_on, done_by
+from dalirefurb.engine.kernel_choice import begun_on_gpu, compile_kernels, done_by, fallback_stage
 from dalirefurb.engine.memory import BESIDE_STORE, Account
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.engine.preparer import Preparer
@@ -199,7 +199,7 @@ def assemble(
     devices, max_pixels = configuration.devices, configuration.bad_samples.max_pixels
     depths = configuration.depths(planner, prefetch)
     given, store = store, store if planner.peak_slots else None
-    encoded, apart = recipe.caches_encoded, configuration.apart(planner)
+    apart = configuration.apart(planner)
     max_rows = depths.hits_per_group * planner.batch_size
     tally = Tally()
     reader = Reader(
@@ -208,7 +208,7 @@ def assemble(
         num_threads=depths.reading_threads,
         max_pixels=max_pixels,
         refusal=partial(configuration.refusal, max_pixels=max_pixels),
-        asks_for_images=not encoded,
+        asks_for_images=not recipe.caches_encoded,
         passes_images=done_by(kernels, recipe, devices) is not None or begun_on_gpu(kernels, recipe, devices),
         on_look=lambda images, by_pillow, seconds: tally.add(files=images, pillow_images=by_pillow, pillow_s=seconds),
         substitutes=substitutes,
@@ -269,9 +269,9 @@ def assemble(
         runner, final = factory.build_volumes(input_builder, masked=len(source.volumes) > 1)
         backend, finals = PartialBackend(input_builder, runner, Images.of, recipe.partial), [final]
     elif way == "whole":
-        backend = WholeBackend(input_builder, factory.build("whole"), leaves_rest=factory.leaves_rest)
+        backend = WholeBackend(input_builder, factory.build("whole"), falls_back=factory.falls_back)
     elif way == "both":
-        backend = BothPartsBackend(input_builder, factory.build_both(), leaves_rest=factory.leaves_rest)
+        backend = BothPartsBackend(input_builder, factory.build_both(), falls_back=factory.falls_back)
     else:
         backend = PartialBackend(input_builder, factory.build("partial"), look, recipe.partial)
         if way == "fed":
@@ -280,8 +280,8 @@ def assemble(
             finals = factory.build_finals(recipes, builders, slice_rows=configuration.slice_rows)
         else:
             finals = [factory.build_final(*each, device_store) for each in zip(recipes, builders, strict=True)]
-    if not finals and factory.leaves_rest:
-        finals = [factory.build_rest(input_builder)]
+    if not finals and factory.falls_back:
+        finals = [factory.build_fallback(input_builder)]
     targets: TargetMaker | None = None
     if source.annotations is not None:
         targets = TargetMaker(
@@ -293,14 +293,14 @@ def assemble(
             most_batches=depths.groups_made * depths.hits_per_group,
             slice_rows=configuration.slice_rows,
         )
-    cache = CacheClient(reader, store, encoded=encoded)
+    cache = CacheClient(reader, store, caches_encoded=recipe.caches_encoded)
     compute_now = ComputeNow(reader, input_builder, lambda: factory.build("partial", 1), max_rows=max_rows)
     assistant = Assistant.of(planner, compute_now)
     preparer = Preparer(
         reader=reader,
         cache=cache,
         backend=backend,
-        most_groups=depths.partial_ahead if apart or factory.leaves_rest else depths.look_ahead,
+        most_groups=depths.partial_ahead if apart or factory.falls_back else depths.look_ahead,
         depths=depths,
         features=None if assistant is None else assistant.features,
         targets=targets,
@@ -315,7 +315,7 @@ def assemble(
         pin_memory=configuration.pin_memory and devices.final == "cpu",
         tally=tally,
     )
-    facts = Facts.of(planner, recipe, given, depths, dali_goes_on(kernels, recipe, final=not partial_served))
+    facts = Facts.of(planner, recipe, given, depths, fallback_stage(kernels, recipe, final=not partial_served))
     nbytes = needs[BESIDE_STORE].total()
     return Engine(planner, assistant, preparer, finisher, factory=factory, facts=facts, nbytes=nbytes)
 

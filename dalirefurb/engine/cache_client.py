@@ -41,13 +41,13 @@ class CacheClient:
     Args:
         reader: Reader of the samples.
         store: Store of partial images, or of encoded samples as they were read; None: every row is computed.
-        encoded: Whether the store holds encoded samples as they were read, not partial images.
+        caches_encoded: Whether the store holds encoded samples as they were read, not partial images.
     """
 
-    def __init__(self, reader: Reader, store: Store | None, *, encoded: bool = False) -> None:
+    def __init__(self, reader: Reader, store: Store | None, *, caches_encoded: bool = False) -> None:
         self._reader = reader
         self._store = store
-        self._encoded = encoded
+        self._caches_encoded = caches_encoded
         self._in_flight = InFlightVersions()
         self._began = False
 
@@ -89,7 +89,7 @@ class CacheClient:
         missing = np.ones(len(plan.indices), np.bool_)
         for rows, _, _ in shared:
             missing[rows] = False
-        if self._encoded:
+        if self._caches_encoded:
             return self._lookup_encoded(group, np.flatnonzero(missing), shared, self._store)
         asked = np.flatnonzero(missing & ~self._reader.bad(plan.indices))
         lease = self._store.get(plan.indices[asked], plan.version[asked])

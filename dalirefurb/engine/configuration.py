@@ -20,7 +20,7 @@ from dalirefurb.augment.stage import Stage, renamed
 from dalirefurb.augment.stages.custom import Custom
 from dalirefurb.calls import INSTEAD, NEEDED
 from dalirefurb.dali import Graph, cut_window, versions
-from dalirefurb.engine.kernel_choice import Devices, Kernels, begun_on_gpu, done_by, done_by_kernels, left_to_dali
+from dalirefurb.engine.kernel_choice import Devices, Kernels, begun_on_gpu, done_by, done_by_kernels, fallback_levels
 from dalirefurb.engine.partners import check_partners
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import ConfigurationError
@@ -197,7 +197,7 @@ class Configuration:
             hits_together=together and not _always_misses(planner),
             devices=(self.devices.partial, self.devices.final),
             apart=self.apart(planner),
-            by_kernels=numba and self.way(planner) != "fed" and left_to_dali("numba", self.recipe) is None,
+            by_kernels=numba and self.way(planner) != "fed" and fallback_levels("numba", self.recipe) is None,
         )
 
     def apart(self, planner: Planner) -> bool:

@@ -69,10 +69,10 @@ class Facts:
         reuse: How often partial images are used; None: by what no formula says.
         slots: Partial images that the plan keeps at once, at most.
         store: Name of the store's class; empty where there is none.
-        encoded: Whether the store holds samples as they were read (split 0).
+        caches_encoded: Whether the store holds samples as they were read (split 0).
         final_stages: Stages of the recipe's final part.
         later_split: Whether a later split would leave something random behind it.
-        dali_goes_on: Name of the stage from which on DALI does what compiled kernels have begun; empty if none.
+        fallback_stage: Name of the stage from which on DALI does what compiled kernels have begun; empty if none.
         threads: CPU threads that compute.
         reading_threads: Threads that read files.
         cores: Cores that this process may use.
@@ -84,10 +84,10 @@ class Facts:
     reuse: Reuse | None = None
     slots: int = 0
     store: str = ""
-    encoded: bool = False
+    caches_encoded: bool = False
     final_stages: int = 1
     later_split: bool = True
-    dali_goes_on: str = ""
+    fallback_stage: str = ""
     threads: int = 1
     reading_threads: int = 4
     cores: int = 1
@@ -97,17 +97,17 @@ class Facts:
 
     @classmethod
     def of(
-        cls, planner: Planner, recipe: Recipe, store: Store | None, depths: Depths, dali_goes_on: str | None = None
+        cls, planner: Planner, recipe: Recipe, store: Store | None, depths: Depths, fallback_stage: str | None = None
     ) -> Facts:
         """Gather them for what a rank carries out."""
         return cls(
             reuse=planner.reuse,
             slots=planner.peak_slots,
             store="" if store is None else type(store).__name__,
-            encoded=recipe.caches_encoded,
+            caches_encoded=recipe.caches_encoded,
             final_stages=len(recipe.final),
             later_split=any(stage.random for stage in recipe.final[1:]),
-            dali_goes_on=dali_goes_on or "",
+            fallback_stage=fallback_stage or "",
             threads=depths.replicas * depths.threads_each,
             reading_threads=depths.reading_threads,
             cores=max(1, usable_cores() // local_processes()),
@@ -303,18 +303,18 @@ def _computing(stats: Stats, facts: Facts) -> Bottleneck:
     few = misses <= _MOSTLY_REUSED
     cause = f"the loader's threads mostly computed {'final images' if few else 'images'}, {_percent(misses)} of "
     cause += "them from the start"
-    if facts.dali_goes_on:
-        cause += f", and from stage {facts.dali_goes_on!r} on by DALI's operators, which are slower than kernels"
+    if facts.fallback_stage:
+        cause += f", and from stage {facts.fallback_stage!r} on by DALI's operators, which are slower than kernels"
     if facts.threads < facts.cores:
         return cause, f"Prefetch(num_threads={facts.cores}) would use all cores, not {facts.threads}"
     if not few and (change := _fewer_misses(stats, facts)):
         return cause, change
     if not few and facts.reuse is None:
         return cause, "a planner that reuses more would leave fewer, by a larger echoing factor for example"
-    if facts.encoded:
+    if facts.caches_encoded:
         return cause, "a later split would keep images that are decoded already: recipe.at(1) or more"
-    if facts.dali_goes_on:
-        return cause, f"a KernelStage in the place of {facts.dali_goes_on!r} would leave all to kernels"
+    if facts.fallback_stage:
+        return cause, f"a KernelStage in the place of {facts.fallback_stage!r} would leave all to kernels"
     if facts.slots and facts.final_stages:
         order = "a preset's order='crop_last' would do less at each use"
         return cause, f"a later split, or {order}" if facts.later_split else order
@@ -331,7 +331,7 @@ def _files(stats: Stats, facts: Facts) -> Bottleneck:
         threads = min(4 * facts.reading_threads, _ENOUGH_READING_THREADS)
         change = f"Prefetch(reading_threads={threads}) would read more of them at a time, if disk or network can"
         return cause, change
-    kept = "" if facts.encoded else ", or Frozen with recipe.at(0) and a store, which reads each file once"
+    kept = "" if facts.caches_encoded else ", or Frozen with recipe.at(0) and a store, which reads each file once"
     return cause, _fewer_misses(stats, facts) or f"a faster disk would help{kept}"
 
 

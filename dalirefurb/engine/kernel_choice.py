@@ -78,7 +78,7 @@ def done_by_kernels(recipe: Recipe) -> int:
     return first if first == len(recipe.stages) or leaving(recipe.stages[:first], None) is not None else 0
 
 
-def dali_goes_on(kernels: Kernels, recipe: Recipe, *, final: bool) -> str | None:
+def fallback_stage(kernels: Kernels, recipe: Recipe, *, final: bool) -> str | None:
     """Name the stage where Numba's kernels end and DALI goes on, in both parts or the partial one; None: nowhere."""
     stages = recipe.stages if final else recipe.partial
     done = done_by_kernels(recipe)
@@ -214,13 +214,13 @@ def compile_kernels(kernels: Kernels, recipe: Recipe, devices: Devices, *, final
 
     final = final and kernels == "numba"
     split = min(max(recipe.split, encoded), done) if final else done
-    output = (left_to_dali(kernels, recipe) or recipe.output) if final else None
+    output = (fallback_levels(kernels, recipe) or recipe.output) if final else None
     stages = recipe.stages if final else recipe.partial
     compile_for(stages[encoded:split], stages[split:done], output)
     use_compiled()
 
 
-def left_to_dali(kernels: Kernels, recipe: Recipe) -> PlainLevels | None:
+def fallback_levels(kernels: Kernels, recipe: Recipe) -> PlainLevels | None:
     """Return what DALI's operators go on with behind Numba's kernels; None if these do all, or are not chosen."""
     done = done_by_kernels(recipe)
     if kernels != "numba" or done == len(recipe.stages):

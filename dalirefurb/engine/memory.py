@@ -19,7 +19,7 @@ import torch
 
 from dalirefurb.augment.stages.partners import CopyPaste
 from dalirefurb.engine.configuration import Configuration, Way
-from dalirefurb.engine.kernel_choice import Devices, begun_on_gpu, left_to_dali
+from dalirefurb.engine.kernel_choice import Devices, begun_on_gpu, fallback_levels
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.errors import OutOfMemoryError
 from dalirefurb.kernels.buffers import PlainLevels
@@ -93,7 +93,7 @@ class Account:
         else:
             partial = -(-spec.nbytes // spec.slots) if spec is not None and not recipe.caches_encoded else decoded
         # DALI makes float32 of what is to be bfloat16.
-        by_kernels = self.configuration.kernels != "dali" and self.left is None
+        by_kernels = self.configuration.kernels != "dali" and self.fallback is None
         halves = ("float16", "bfloat16") if by_kernels else ("float16",)
         outputs = [each.output for each in (recipe, *self.configuration.views)]
         final = sum((2 if each.dtype in halves else 4) * each.channels * math.prod(each.sides) for each in outputs)
@@ -107,9 +107,9 @@ class Account:
         return self.way != "whole" and not self.configuration.recipe.caches_encoded
 
     @cached_property
-    def left(self) -> PlainLevels | None:
-        """What kernels leave to DALI's operators; see `left_to_dali`."""
-        return left_to_dali(self.configuration.kernels, self.configuration.recipe)
+    def fallback(self) -> PlainLevels | None:
+        """What kernels leave to DALI's operators; see `fallback_levels`."""
+        return fallback_levels(self.configuration.kernels, self.configuration.recipe)
 
     @property
     def _mask_bytes(self) -> int:
@@ -167,9 +167,9 @@ class Account:
         rows = depths.batches_per_group * self.batch_size
         read, decoded, partial, final = (rows * nbytes for nbytes in self.row_bytes)
         final = final * depths.hits_per_group // depths.batches_per_group
-        left, serves_final, views = self.left, self.way != "fed", len(self.configuration.views)
-        one_step, by_views = left is None and self.way in ("whole", "both"), self.way in ("together", "volumes")
-        begun = depths.partial_ahead if self.apart or left else depths.look_ahead
+        fallback, serves_final, views = self.fallback, self.way != "fed", len(self.configuration.views)
+        one_step, by_views = fallback is None and self.way in ("whole", "both"), self.way in ("together", "volumes")
+        begun = depths.partial_ahead if self.apart or fallback else depths.look_ahead
         host, device = Counter({STORE: self.store.host}), Counter({STORE: self.store.device})
         decoding, leaving, finishing, entering = (
             device if each == "gpu" else host
@@ -187,12 +187,12 @@ class Account:
         else:
             whole = 2 * decoded + recipe.encoded * DECODER_BYTES
             device["decoding"] = depths.replicas * (whole + (0 if self._begun_on_gpu else _WORKING_COPIES) * partial)
-        if left and serves_final:
-            of_group = 3 * math.prod(left.sides) * depths.hits_per_group * self.batch_size
+        if fallback and serves_final:
+            of_group = 3 * math.prod(fallback.sides) * depths.hits_per_group * self.batch_size
             host["images between kernels and DALI"] = depths.groups_made * of_group
         if self.apart and numba:
             # The store has room for some.
-            spare = 0 if self.spec is None or left else max(0, self.store.host - self.spec.nbytes)
+            spare = 0 if self.spec is None or fallback else max(0, self.store.host - self.spec.nbytes)
             finishing_groups = 2 if one_step or by_views else depths.look_ahead
             partial_groups = begun + depths.ready + finishing_groups
             host["partial images on their way"] = max(0, partial_groups * partial - spare)

@@ -119,7 +119,7 @@ class LineOfFiles(Line):
         self.store = MemoryStore()
         slots = max(1, planner.peak_slots if slots is None else slots)
         self.store.open(StoreSpec(None, slots, "tests", 64 * slots))
-        self.cache = CacheClient(self.reader, self.store, encoded=True)
+        self.cache = CacheClient(self.reader, self.store, caches_encoded=True)
         self.computed = []
         self.declined = 0
         self.held = 0

@@ -108,7 +108,7 @@ def test_cores_that_other_processes_take_are_told() -> None:
 
 def test_a_stage_where_kernels_end_is_named_with_what_to_take_in_its_place() -> None:
     computing = made(wait_s=9, batches=100, hits=800, misses=0, graph_wait_s=50)
-    found = diagnose(computing, replace(REUSING, threads=2, cores=2, dali_goes_on="blur"))
+    found = diagnose(computing, replace(REUSING, threads=2, cores=2, fallback_stage="blur"))
     assert "from stage 'blur' on by DALI's operators, which are slower than kernels" in found.cause
     assert found.change == "a KernelStage in the place of 'blur' would leave all to kernels"
 
@@ -242,7 +242,7 @@ COMPUTING, FILES, STORING, DRAWING = (
             "computed images",
             "a preset's order='crop_last'",
         ),
-        (COMPUTING, replace(REUSING, reuse=Reuse(4), encoded=True), "computed images", "recipe.at(1)"),
+        (COMPUTING, replace(REUSING, reuse=Reuse(4), caches_encoded=True), "computed images", "recipe.at(1)"),
         (COMPUTING, replace(REUSING, reuse=Reuse(4), final_stages=0), "computed images", "more cores"),
         (COMPUTING, replace(REUSING, reuse=None), "computed images", "a planner that reuses more"),
         ({**COMPUTING, "hits": 700, "misses": 100}, REUSING, "computed final images, 12 %", "a later split"),
@@ -296,7 +296,7 @@ def test_the_change_is_that_of_what_held_the_loader_back(
         reuse=st.none() | st.builds(Reuse, st.integers(1, 6), st.floats(0.01, 1)),
         slots=st.integers(0, 100),
         store=st.sampled_from(["", "MemoryStore", "DiskStore", "TieredStore", "Compressed", "Mine"]),
-        encoded=st.booleans(),
+        caches_encoded=st.booleans(),
         final_stages=st.integers(0, 3),
         threads=st.integers(1, 8),
         reading_threads=st.integers(1, 32),
@@ -768,11 +768,16 @@ def test_the_facts_are_those_of_the_plan(planner: Planner, expected: tuple[Reuse
     depths = Prefetch(num_threads=3, replicas=1).depths(planner)
     facts = Facts.of(planner, simple(SIZE), MemoryStore(), depths)
     assert (facts.reuse, facts.slots) == expected
-    assert (facts.store, facts.threads, facts.encoded) == ("MemoryStore", 3, False)
+    assert (facts.store, facts.threads, facts.caches_encoded) == ("MemoryStore", 3, False)
 
 
 def test_the_facts_of_a_rank_are_of_its_share(tmp_path: Path) -> None:
     planner = Refurbish(NUM_SAMPLES, batch_size=8, reuse_factor=2, shards=2).for_rank(rank=1, world_size=2)
     store = DiskStore(tmp_path / "store")
     facts = Facts.of(planner, simple(SIZE).at(0), store, Prefetch().depths(planner))
-    assert (facts.reuse, facts.slots, facts.store, facts.encoded) == (Reuse(2), planner.peak_slots, "DiskStore", True)
+    assert (facts.reuse, facts.slots, facts.store, facts.caches_encoded) == (
+        Reuse(2),
+        planner.peak_slots,
+        "DiskStore",
+        True,
+    )

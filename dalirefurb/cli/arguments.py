@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dalirefurb.cli import explanations, maintenance
-from dalirefurb.cli.show import PRESETS, STAGES, show
+from dalirefurb.cli.show import BATCH_SIZE, PRESETS, STAGES, show
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES, Number, flag, learning_rate, owners_of, path
 from dalirefurb.cli.terminal import complain, escaped, say
 from dalirefurb.cli.tune import MEASURED_WITH, OF_MEASUREMENT, TUNED, tune
@@ -31,9 +31,6 @@ _SIZE = Number(int, 1, _LARGEST, "must be a positive integer, got {}")
 _SEEN = Number(int, 32, _LARGEST, "the network needs images of at least 32 pixels, got {}")
 
 _FOLDER = "one folder per class, images in them: FOLDER/cat/1.jpg"
-
-BATCH_SIZE = 64
-"""Of `train`, if it is not given, and there are as many images."""
 
 _FULL = {"images": 2000, "epochs": 4, "batch_size": 64, "size": 224}
 """What the demo does by default."""
@@ -203,7 +200,8 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("with --plan")
     samples, those = Number(int, 1, _MOST_SAMPLES), "those of FOLDER, or 10000"
     _add_number(group, "--num-samples", those, "images of the data set", samples, late=True)
-    _add_number(group, "--batch-size", 64, "images served at a time", Number(int, 1), late=True)
+    at_a_time = "images served at a time, or of fewer images all"
+    _add_number(group, "--batch-size", BATCH_SIZE, at_a_time, Number(int, 1), late=True)
     _add_number(group, "--epochs", 9, "planned, from the first", Number(int, 1, _MOST), late=True)
     group.add_argument(
         "--technique", choices=TECHNIQUES, metavar="NAME", help=f"draw the plan of one: {', '.join(TECHNIQUES)}"

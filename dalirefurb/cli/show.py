@@ -62,8 +62,11 @@ _COUNT_BYTES = 24
 """Of what is counted in each epoch: served, computed, misses."""
 
 
-_DEFAULTS = {"preset": "rand_augment", "size": 224, "seed": 0, "batch_size": 64, "epochs": 9}
+_DEFAULTS = {"preset": "rand_augment", "size": 224, "seed": 0, "epochs": 9}
 """Of options that are None unless they are given."""
+
+BATCH_SIZE = 64
+"""Where none is given; of fewer images all are a batch."""
 
 _AUGMENTATION, _PLAN = ("preset", "size", "order", "split"), ("num_samples", "batch_size", "epochs", "technique")
 _TARGETS = ("masks", "coco", "yolo")
@@ -166,7 +169,7 @@ def _show_launches(options: argparse.Namespace, technique: Technique) -> None:
         raise ConfigurationError(f"--bandwidth must be above 0, got {options.bandwidth}: pass such as 2.8TB")
     if importlib.util.find_spec("numba") is None:
         raise ConfigurationError("kernels are laid out by Numba, which cannot be found: pip install numba")
-    recipe, rows = _recipe(options, technique), options.batch_size
+    recipe, rows = _recipe(options, technique), options.batch_size or BATCH_SIZE
     with importing():
         from dalirefurb.kernels.cuda.counting import launches_of
     say(f"{recipe}\n")
@@ -203,7 +206,8 @@ def _show_plan(options: argparse.Namespace, technique: Technique, out: Path) -> 
     given_twice = num_samples is not None and options.folder is not None
     if num_samples is None:
         num_samples = 10_000 if options.folder is None else len(_source(options))
-    planner = technique.planner(num_samples, batch_size=options.batch_size, seed=options.seed)
+    batch_size = options.batch_size or min(BATCH_SIZE, num_samples)
+    planner = technique.planner(num_samples, batch_size=batch_size, seed=options.seed)
     if given_twice:
         raise ConfigurationError(
             f"FOLDER changes nothing with --num-samples, got {options.folder}; leave one of them out"

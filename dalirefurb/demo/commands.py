@@ -12,11 +12,10 @@ import numpy as np
 
 from dalirefurb.augment.presets import rand_augment
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.cli.arguments import BATCH_SIZE
 from dalirefurb.cli.codec_noise import without_codec_noise
 from dalirefurb.cli.limits import check_alone, require
 from dalirefurb.cli.outcome import in_options
-from dalirefurb.cli.show import PICTURES, draw_all
+from dalirefurb.cli.show import BATCH_SIZE, PICTURES, draw_all
 from dalirefurb.cli.techniques import choose
 from dalirefurb.cli.terminal import escaped, importing, one_line, say, waiting
 from dalirefurb.demo.photographs import Photographs

@@ -459,6 +459,12 @@ print([m for m in ("torch", "nvidia.dali", "tqdm") if m in sys.modules])"""
     assert result.stdout == 2 * f"drawn: {tmp_path / 'plan.png'}\n" + "[]\n"
 
 
+def test_a_plan_of_fewer_images_than_a_batch_has_is_drawn_for_one_batch(tmp_path, capsys):
+    out = tmp_path / "plan.png"
+    assert main(["show", "--plan", "--num-samples", "5", "--out", str(out)]) == 0
+    assert capsys.readouterr().out == f"drawn: {out}\n"
+
+
 @pytest.mark.usefixtures("unhurried")
 def test_the_demo_prints_a_table_of_three_runs_and_draws_pictures(tmp_path, capsys):
     out = tmp_path / "drawn"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.maps import Maps, unmoved
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Arrays, Stage, draw
+from dalirefurb.augment.stage import Stage, draw
 from dalirefurb.augment.stages.partners import Mosaic
 from dalirefurb.errors import ConfigurationError
 
@@ -34,12 +33,12 @@ class Geometry:
 
 def unmapped(recipe: Recipe) -> list[str]:
     """Return the names of the stages that do not say where things go, see `Stage.matrices`."""
-    none = np.empty(0, np.int64)
-
-    def of_no_rows(stage: Stage) -> Arrays:
-        return {name: np.empty((0, *each.shape), each.dtype) for name, each in stage.parameters.items()}
-
-    return [stage.name for stage in recipe.stages if stage.steps(of_no_rows(stage), none, none) is None]
+    none, names = np.empty(0, np.int64), []
+    for stage in recipe.stages:
+        of_no_rows = {name: np.empty((0, *each.shape), each.dtype) for name, each in stage.parameters.items()}
+        if stage.steps(of_no_rows, none, none) is None:
+            names.append(stage.name)
+    return names
 
 
 def geometry(
@@ -81,9 +80,10 @@ def geometry(
     every = np.arange(len(indices))
     owners = every // parts * parts
     final = () if partial else recipe.final
-    for stages, numbers, rows in ((recipe.partial, versions, every), (final, servings, owners)):
+    for part, numbers, rows in ((recipe.partial, versions, every), (final, servings, owners)):
+        stages = tuple(filter(_matters, part))
         drawn, _, _ = draw(
-            tuple(filter(_matters, stages)),
+            stages,
             seed=seed,
             indices=indices[rows],
             numbers=numbers[rows],
@@ -93,13 +93,10 @@ def geometry(
             shown=shown[rows],
         )
         for stage in stages:
-            if not _matters(stage):
-                continue
-            own: Sequence[Maps] | None
+            parameters = drawn.get(stage.name, {})
+            own = stage.steps(parameters, heights, widths)
             if isinstance(stage, Mosaic):
-                own = [stage.part_matrices(parts, drawn[stage.name], heights, widths)]
-            else:
-                own = stage.steps(drawn.get(stage.name, {}), heights, widths)
+                own = [stage.part_matrices(parts, parameters, heights, widths)]
             if own is None:
                 names = ", ".join(map(repr, unmapped(recipe)))
                 raise ConfigurationError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, count
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.output import Output
@@ -18,12 +18,8 @@ LEAST_KEPT, REUSE_FACTOR = 0.95, 3
 """Share of standard training's different images that the default split keeps at least, and the reuse factor of that."""
 
 
-class Parts(NamedTuple):
-    """The arguments of a `Recipe`."""
-
-    stages: list[Stage]
-    output: Output
-    split: int | str
+Parts = tuple[list[Stage], Output, int | str]
+"""The arguments of a `Recipe`."""
 
 
 def refuse(given: str, remedy: str) -> NoReturn:
@@ -50,7 +46,7 @@ def parts_of(stages: Sequence[Stage], output: Output, split: int | str | None, *
         raw: Whether the recipe is for arrays, in place of encoded images.
     """
     named = distinct([*([] if raw else [Decode()]), *stages])
-    return Parts(named, output, default_split(named) if split is None else split)
+    return named, output, default_split(named) if split is None else split
 
 
 def default_split(stages: Sequence[Stage]) -> int:

@@ -299,3 +299,9 @@ def beta(alpha: float, draws: NDArray[np.float64]) -> float:
     if not len(taken):  # Not once in 10**20 steps.
         return float(u[-1] < 0.5)
     return float(1 / (1 + np.exp(np.clip(second - first, -700, 700))[taken[0]]))
+
+
+def between(limits: Any, uniforms: Any) -> Any:
+    """Return numbers that are uniform between a low and a high one, of uniforms in [0, 1)."""
+    low, high = limits
+    return low + (high - low) * uniforms

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -275,6 +275,11 @@ class SizedStage(Stage):
         return sides_of(self.size)
 
 
+def outcomes_between(*limits: Any) -> NDArray[np.float64]:
+    """Return the outcomes of numbers that are uniform between some: one, or too many to be counted."""
+    return np.ones(1) if all(low == high for low, high in limits) else np.empty(0)
+
+
 def check_fill(name: str, fill: object, or_else: str = "or 3 of them", remedy: str = "use 0 for black") -> None:
     """Refuse what is neither a level nor a tuple of three.
 
@@ -354,8 +359,8 @@ def renamed(stage: AnyStage, name_of: Callable[[str], str]) -> AnyStage:
     names = {"name": name_of(stage.name)}
     if stage.follows is not None:
         names["first"] = name_of(stage.follows.name)
-    made: Any = replace(stage, **names)  # type: ignore[type-var]
-    return cast("AnyStage", made)
+    made: AnyStage = replace(stage, **names)  # type: ignore[type-var]
+    return made
 
 
 def draw(

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes
-from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
+from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage, outcomes_between
 from dalirefurb.checks import Interval, integer, require
+from dalirefurb.rng import between
 
 LONGEST_KERNEL = 255
 """Pixels; compiled kernels have room for as many weights."""
@@ -53,18 +54,11 @@ class GaussianBlur(Stage):
         self._interval("sigma", wanted, lambda low, high: LEAST_SIGMA <= low <= high < math.inf, remedy)
 
     @property
-    def sigmas(self) -> Interval:
-        """Least and greatest standard deviation."""
-        assert isinstance(self.sigma, tuple)
-        return self.sigma
-
-    @property
     def outcomes(self) -> NDArray[np.float64]:
-        return np.ones(1) if self.sigmas[0] == self.sigmas[1] else np.empty(0)
+        return outcomes_between(self.sigma)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        low, high = self.sigmas
-        return {"sigma": (low + (high - low) * uniforms[:, 0]).astype(np.float32)}
+        return {"sigma": between(self.sigma, uniforms[:, 0]).astype(np.float32)}
 
     @property
     def kernel_calls(self) -> Sequence[KernelCall]:

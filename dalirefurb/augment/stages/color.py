@@ -15,6 +15,7 @@ from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Size
 from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Stage
 from dalirefurb.checks import Interval, integer
+from dalirefurb.rng import between
 
 JITTERS = ("brightness", "contrast", "saturation", "hue")
 """The operations of `ColorJitter`, in the order of their numbers."""
@@ -88,8 +89,7 @@ class ColorJitter(Stage):
         changing = list(self.changing)
         orders = np.array(list(permutations(range(len(changing)))), np.int32)
         operations = orders[(uniforms[:, 0] * len(orders)).astype(np.int64)]  # (n, changing)
-        low, high = self.ranges[changing].T
-        factors = low + (high - low) * uniforms[:, 1:][:, changing]  # (n, changing)
+        factors = between(self.ranges[changing].T, uniforms[:, 1:][:, changing])  # (n, changing)
         factors = np.take_along_axis(factors, operations, axis=1)[..., None, None]  # (n, changing, 1, 1)
         columns = np.concatenate([factors, 1 - factors], axis=2).astype(np.float32)
         drawn = {"operation": operations, "factor": columns}

@@ -16,6 +16,7 @@ from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD
 from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, Size, Stage, check_fill, checked_size, sides_of
 from dalirefurb.augment.stages.noise import KEYS, LONGEST_SIDE, Noise, byte_sums, paint_noise
 from dalirefurb.checks import Interval, integer, number, require
+from dalirefurb.rng import between
 
 Channels = tuple[float, float, float]
 """One number for each channel."""
@@ -170,10 +171,8 @@ class RandomErasing(PaintedWindows):
         of_window = uniforms[:, 2:].reshape(rows, self.windows, 2 * self.ATTEMPTS + 3)
         attempts = of_window[..., :-3].reshape(rows, self.windows, self.ATTEMPTS, 2)
         heights, widths = heights[:, None, None], widths[:, None, None]
-        low, high = self.scale
-        area = heights * widths * (low + (high - low) * attempts[..., 0]) / np.maximum(counts, 1)[..., None]
-        low, high = np.log(self.ratio)
-        ratio = np.exp(low + (high - low) * attempts[..., 1])
+        area = heights * widths * between(self.scale, attempts[..., 0]) / np.maximum(counts, 1)[..., None]
+        ratio = np.exp(between(np.log(self.ratio), attempts[..., 1]))
         height, width = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))  # (n, windows, ATTEMPTS)
         fits = (height < heights) & (width < widths)
         first = fits.argmax(axis=2)[..., None]

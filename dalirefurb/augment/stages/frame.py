@@ -17,6 +17,7 @@ from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Fill, Node, Parameter, SizedStage, Sizes, check_fill, fill_levels
 from dalirefurb.augment.stages.resize import resize_type
 from dalirefurb.checks import choice, flag
+from dalirefurb.rng import between
 
 FrameInterpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
@@ -193,8 +194,7 @@ class ScaleJitter(_Framed):
         return self._first_unfit(vast, (heights, widths), must, "leave out what is so long and narrow")
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        low, high = self.scale
-        factors = self.fitting(heights, widths) * (low + (high - low) * uniforms[:, 0])
+        factors = self.fitting(heights, widths) * between(self.scale, uniforms[:, 0])
         # A side that is to be a whole number of pixels is, whatever its product is rounded to.
         sides = np.floor(np.stack([heights, widths], axis=1) * factors[:, None] + 1e-9)
         return self._placed(np.maximum(sides, 1), uniforms[:, 1:])

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import Code, KernelCall, matrix_and_fill, where_drawn
 from dalirefurb.augment.maps import Maps, inverted, unmoved
-from dalirefurb.augment.stage import Arrays, Fill, Interpolation, Node, Parameter, WarpingStage
+from dalirefurb.augment.stage import Arrays, Fill, Interpolation, Node, Parameter, WarpingStage, outcomes_between
 from dalirefurb.checks import Interval, interval, number, require
+from dalirefurb.rng import between
 
 
 class Warp(WarpingStage):
@@ -56,10 +57,10 @@ class RandomRotation(Warp):
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
-        return _outcomes(self.degrees)
+        return outcomes_between(self.degrees)
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
-        angles = np.radians(_between(self.degrees, uniforms[:, 0]))
+        angles = np.radians(between(self.degrees, uniforms[:, 0]))
         cosines, sines = np.cos(angles), np.sin(angles)
         return {"matrix": _about_centre((cosines, -sines, sines, cosines), heights, widths).astype(np.float32, "C")}
 
@@ -110,11 +111,11 @@ class RandomAffine(Warp):
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
-        return _outcomes(*self._ranges, (0.0, max(self.translate or (0.0, 0.0))))
+        return outcomes_between(*self._ranges, (0.0, max(self.translate or (0.0, 0.0))))
 
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         angle, scale, x, y = (
-            _between(each, uniforms[:, column]) for each, column in zip(self._ranges, (0, 3, 4, 5), strict=True)
+            between(each, uniforms[:, column]) for each, column in zip(self._ranges, (0, 3, 4, 5), strict=True)
         )
         angle, x, y = np.radians([angle, x, y])
         # torchvision's: turned after a shear along y, after one along x. Its determinant is 1.
@@ -218,17 +219,6 @@ def _shears(name: str, shear: Any) -> tuple[float, float, float, float]:
         for each in (shear[:2], shear[2:] or (0.0, 0.0))
     )
     return *x, *y
-
-
-def _outcomes(*ranges: Any) -> NDArray[np.float64]:
-    """Return the outcomes of numbers that are uniform in ranges: one, or too many to be counted."""
-    return np.ones(1) if all(low == high for low, high in ranges) else np.empty(0)
-
-
-def _between(limits: Any, uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
-    low, high = limits
-    scaled: NDArray[np.float64] = low + (high - low) * uniforms
-    return scaled
 
 
 def _about_centre(linear: Sequence[NDArray[np.float64]], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Maps:

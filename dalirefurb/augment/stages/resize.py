@@ -16,6 +16,7 @@ from dalirefurb.augment.maps import Maps, placed
 from dalirefurb.augment.stage import Arrays, Node, Parameter, Size, SizedStage, Sizes, Stage, checked_size, sides_of
 from dalirefurb.augment.stages.crop import CenterCrop, RandomCrop
 from dalirefurb.checks import choice, require
+from dalirefurb.rng import between
 
 ResizeInterpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "random"]
 
@@ -107,10 +108,8 @@ class RandomResizedCrop(SizedStage):
     def draw(self, uniforms: NDArray[np.float64], heights: NDArray[np.int64], widths: NDArray[np.int64]) -> Arrays:
         """Draw windows: of each image's attempts the first that lies within it; see `Stage.draw`."""
         attempts = uniforms[:, : 4 * self.ATTEMPTS].reshape(-1, self.ATTEMPTS, 4)
-        low, high = self.scale
-        area = (heights * widths)[:, None] * (low + (high - low) * attempts[..., 0])  # (n, ATTEMPTS)
-        low, high = np.log(self.ratio)
-        ratio = np.exp(low + (high - low) * attempts[..., 1])
+        area = (heights * widths)[:, None] * between(self.scale, attempts[..., 0])  # (n, ATTEMPTS)
+        ratio = np.exp(between(np.log(self.ratio), attempts[..., 1]))
         width = np.rint(np.sqrt(area * ratio))
         height = np.rint(np.sqrt(area / ratio))
         fits = (width > 0) & (width <= widths[:, None]) & (height > 0) & (height <= heights[:, None])

@@ -62,7 +62,7 @@ class RandomAffine3D(RandomCrop3D):
         if not turned and not scaled:
             voxels.crop(start, self.size, self.fill)
             return
-        matrix = np.eye(AXES) / (_between(self.scale, uniforms[9]) if scaled else 1.0)
+        matrix = np.eye(AXES) / (rng.between(self.scale, uniforms[9]) if scaled else 1.0)
         for axis, drawn in enumerate(uniforms[5:8].tolist()):
             angle = math.radians(self.degrees) * (2 * drawn - 1) * turned
             one, other = (each for each in range(AXES) if each != axis)
@@ -77,10 +77,6 @@ class RandomAffine3D(RandomCrop3D):
 def _check_factors(stage: VolumeStage, field: str, most: float = math.inf) -> None:
     wanted = f"two numbers, 0 < low <= high{'' if most == math.inf else f' <= {most:g}'}"
     stage._interval(field, wanted, lambda low, high: 0 < low <= high <= most, "pass such as (0.7, 1.0)")
-
-
-def _between(limits: Interval, drawn: float) -> float:
-    return limits[0] + (limits[1] - limits[0]) * drawn
 
 
 @dataclass(frozen=True)
@@ -132,7 +128,7 @@ class RandomGaussianSmooth(SometimesStage):
         check_probability(self)
 
     def _change(self, voxels: Voxels, drawn: list[float]) -> None:
-        voxels.smooth(_between(self.sigma, drawn[0]))
+        voxels.smooth(rng.between(self.sigma, drawn[0]))
 
 
 @dataclass(frozen=True)
@@ -153,7 +149,7 @@ class RandomContrast(SometimesStage):
         check_probability(self)
 
     def _change(self, voxels: Voxels, drawn: list[float]) -> None:
-        voxels.compute(partial(_contrasted, factor=_between(self.factor, drawn[0])))
+        voxels.compute(partial(_contrasted, factor=rng.between(self.factor, drawn[0])))
 
 
 def _contrasted(image: NDArray[np.float32], *, factor: float) -> NDArray[np.float32]:
@@ -188,7 +184,7 @@ class RandomGamma(SometimesStage):
 
     def _change(self, voxels: Voxels, drawn: list[float]) -> None:
         sign = -1 if self.invert else 1
-        voxels.compute(partial(_raised, gamma=_between(self.gamma, drawn[0]), sign=np.float32(sign)))
+        voxels.compute(partial(_raised, gamma=rng.between(self.gamma, drawn[0]), sign=np.float32(sign)))
 
 
 def _raised(image: NDArray[np.float32], *, gamma: float, sign: np.float32) -> NDArray[np.float32]:
@@ -232,7 +228,7 @@ class RandomLowResolution(SometimesStage):
         check_probability(self)
 
     def _change(self, voxels: Voxels, drawn: list[float]) -> None:
-        voxels.compute(partial(_coarse, zoom=_between(self.zoom, drawn[0])))
+        voxels.compute(partial(_coarse, zoom=rng.between(self.zoom, drawn[0])))
 
 
 def _coarse(image: NDArray[np.float32], *, zoom: float) -> NDArray[np.float32]:

@@ -77,9 +77,6 @@ class KeepFolder:
 
     A folder that may be read only is served from, and nothing is added.
 
-    Attributes:
-        full: Whether nothing is added any more.
-
     Args:
         path: Path of the folder; it is made if it is not there.
         identity: Source and form of what is kept, as JSON values.
@@ -87,6 +84,9 @@ class KeepFolder:
         most_bytes: Bytes that it may take; beyond them nothing is added.
         sampled: Stamps of some samples, the same ones in each opening: where none of them is as it was when the folder
             was made, these are other files. Empty, or 0: they have no stamps, or none is known.
+
+    Attributes:
+        full: Whether nothing is added any more.
 
     Raises:
         StoreError: If it cannot be used, or is for something else.

@@ -256,7 +256,7 @@ class Kept(DerivedSource):
     def _kept(self, indices: NDArray[np.int64], make: Make, *, raises: bool) -> Images:
         """Return samples, and keep those that are not kept yet.
 
-        Those for which there is no room are made, too, if it raises; else they are `NOT_AT_HAND`.
+        Those for which there is no room are made, too, where that `raises` what is wrong; else they are `NOT_AT_HAND`.
         """
         parts = [
             (rows, self._kept_in(folder, indices[rows], make, raises=raises)) for folder, rows in self._parted(indices)

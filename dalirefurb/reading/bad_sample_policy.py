@@ -57,9 +57,7 @@ class BadSamplePolicy(metaclass=TakesNumbers):
         number("retry_s", self.retry_s, "of at least 0", lambda seconds: seconds >= 0, "0: never ask again")
 
     def substitutes(self, planner: Planner, *, source: dict[str, Any]) -> Substitutes | None:
-        """Return what replaces bad samples of a source with such a fingerprint, which a planner of all ranks plans.
-
-        None where they raise.
+        """Return what replaces bad samples, or None where they raise, given the planner of all ranks together.
 
         Raises:
             ConfigurationError: If the quarantine cannot be used.

@@ -192,7 +192,7 @@ class SlotRows:
 
 
 class _User:
-    """Whoever has images that were made in an array's rows: the array that NumPy makes of this, and views of it do."""
+    """An array's memory, in use by whoever has the array that NumPy makes of this, or a view of it: these keep it."""
 
     def __init__(self, array: NDArray[np.uint8]) -> None:
         self.__array_interface__ = array.__array_interface__

@@ -27,7 +27,7 @@ Size = tuple[int, int]
 """Height and width in pixels."""
 
 Points = NDArray[np.float64]
-"""Coordinates of points, x, y and perhaps a third one, or other numbers that are measured in them."""
+"""Coordinates in the last axis: x and y, and perhaps a third one."""
 
 _HORIZON = 1e-6
 """Share of the greatest third coordinate of a box's corners from which on a point is before the horizon."""
@@ -253,7 +253,7 @@ def _hull(points: Points, there: NDArray[np.bool_]) -> tuple[Points, Points]:
     return low, high
 
 
-def _cut(points: Points, there: NDArray[np.bool_], sides: Points) -> tuple[Points, NDArray[np.bool_]]:
+def _cut(points: Points, there: NDArray[np.bool_], sides: NDArray[np.float64]) -> tuple[Points, NDArray[np.bool_]]:
     """Cut polygons off along a line, as Sutherland and Hodgman do.
 
     Args:

@@ -134,7 +134,7 @@ class SampleReadAhead:
         self._start = start
 
     def ask(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
-        """Begin to read n samples, some time; nothing waits. Samples begin at starts among all, each of shape (n,)."""
+        """Begin to read n samples, some time, by their first bytes among all and their sizes, (n,); nothing waits."""
         _announce(self._fd, zip((self._start + starts).tolist(), sizes.tolist(), strict=True))
 
     def wait(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:

@@ -38,6 +38,7 @@ from dalirefurb import (
     Kept,
     Loader,
     MemoryStore,
+    Prefetch,
     Recipe,
     Refurbish,
     SmartCache,
@@ -53,6 +54,7 @@ from dalirefurb.errors import ConfigurationError, SampleError, StoreError
 from dalirefurb.keep.folder import KeepFolder
 from dalirefurb.keep.upkeep import inspect
 from dalirefurb.planning.planner import Planner
+from dalirefurb.reading.formats import as_pnm
 from dalirefurb.source import Source
 from dalirefurb.source.levels import Levels
 from tests.in_turn import EACH_CHANGE, for_one, weekly
@@ -262,6 +264,27 @@ def test_nothing_is_read_of_what_is_kept(photos: ImageFolder, tmp_path: Path) ->
     assert sorted(source.asked) == ALL.tolist()
     Kept(source, tmp_path).images(ALL)
     assert sorted(source.asked) == ALL.tolist(), "another process reads nothing"
+
+
+@pytest.mark.parametrize("fill", ["empty", "half full"])
+@pytest.mark.parametrize("kernels", ["numba", "dali"])
+def test_kernels_take_images_where_they_lie_and_only_dali_is_given_them_as_files(
+    kernels: Any, fill: str, photos: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[bytes] = []
+
+    def as_file(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        written.append(image.tobytes())
+        return as_pnm(image)
+
+    monkeypatch.setattr("dalirefurb.reading.reader.as_pnm", as_file)
+    kept = FILLS[fill](tmp_path, photos)
+    with Loader(kept, RECIPE, STANDARD, kernels=kernels, prefetch=Prefetch(num_threads=1)) as loader:
+        assert sum(len(labels) for _, labels in loader) == NUM_SAMPLES
+    images = {image.tobytes() for image in kept.images(ALL) or () if image.size}
+    # Pillow's images, of files that are not kept, are written, too.
+    assert images <= {*written} if kernels == "dali" else not written
+    assert (len(images) < NUM_SAMPLES) == (fill == "half full")
 
 
 def test_images_are_views_of_the_folder_and_cannot_be_changed(photos: ImageFolder, tmp_path: Path) -> None:

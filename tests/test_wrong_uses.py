@@ -125,6 +125,7 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda _: MemoryStore(max_bytes=-1), "got -1: write a number"),
     (lambda _: DeviceStore(device="cpu", max_bytes="lots"), "or '60%', got 'lots': write a number and one of %"),
     (lambda _: MemoryStore(max_byte="1GB"), "there is no argument 'max_byte': it is max_bytes here"),  # type: ignore[call-arg]
+    (lambda _: DiskStore(""), "path must be the path of a file, got '': pass one to be made"),
     (lambda _: DiskStore(None), "path must be the path of a file, got None: pass one to be made"),  # type: ignore[arg-type]
     (lambda _: DiskStore(), "DiskStore: path must be given: pass a file to be made, on a fast local disk"),  # type: ignore[call-arg]
     (lambda _: TieredStore(), "a TieredStore needs at least one tier, got none: pass memory='60%'"),

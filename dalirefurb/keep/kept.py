@@ -93,7 +93,8 @@ class Kept(DerivedSource):
     ) -> None:
         super().__init__(source)
         paths: Sequence[Any] = path if isinstance(path, (list, tuple)) else [path]
-        holds = len(paths) > 0 and all(isinstance(each, (str, os.PathLike)) for each in paths)
+        # An empty text, of a variable that is not set, would be the working folder.
+        holds = len(paths) > 0 and all(isinstance(each, (str, os.PathLike)) and os.fspath(each) for each in paths)
         require(holds, "path", "the path of a folder", path, "pass such as '/local/keep', or several in a list")
         if source.prefix:
             raise ConfigurationError(
@@ -237,7 +238,7 @@ class Kept(DerivedSource):
             for name in FILES:
                 with suppress(OSError):  # Another process may just have put one in the place of another.
                     held += (folder / name).stat().st_blocks * 512
-            there = next(each for each in (folder, *folder.parents) if each.exists())
+            there = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # noqa: PTH110
             free = shutil.disk_usage(there).free
             if folder.is_relative_to(_MEMORY) and (memory := available_bytes()) is not None:
                 free = min(free, memory * local_processes())

@@ -17,7 +17,7 @@ from nvidia.dali.pipeline import Pipeline, pipeline_def
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Node
-from dalirefurb.calls import Explained, no_argument
+from dalirefurb.calls import Explained, explains, no_argument
 from dalirefurb.checks import epoch_of, flag, integer, require
 from dalirefurb.dali import final_graph, final_inputs
 from dalirefurb.engine.batch_group import Position
@@ -201,6 +201,7 @@ class PartialSource(metaclass=Explained):
             first += count
         return made if len(self._recipes) > 1 else made[0]
 
+    @explains
     def pipeline(self, *, num_threads: int | None = None, device_id: int | None = None, **options: Any) -> Pipeline:
         """Return a pipeline of (images, labels), and perhaps indices, for DALI's iterators and `run`.
 
@@ -212,7 +213,8 @@ class PartialSource(metaclass=Explained):
             options: Further arguments of DALI's `Pipeline`.
 
         Raises:
-            ConfigurationError: If there is one already: each would have a part of the batches.
+            ConfigurationError: If there is one already: each would have a part of the batches. Or if one of these is
+                no such number, or `batch_size` smaller than a full batch.
             TypeError: If `Pipeline` has no such argument.
         """
         remedy = "make a new PartialSource for a new one, and load the state of this one"
@@ -221,6 +223,9 @@ class PartialSource(metaclass=Explained):
         if num_threads is not None:
             remedy = "leave it out for as many as the partial part has"
             threads = integer("num_threads", num_threads, 1, None, remedy)
+        if device_id is not None:
+            integer("device_id", device_id, 0, None, "pass the number of a CUDA device, or leave it out for the CPU")
+        rows = integer("batch_size", options.get("batch_size", self.batch_size), self.batch_size, None, "leave it out")
 
         def graph() -> tuple[Node, ...]:
             images, *others = fn.external_source(self, num_outputs=self.num_outputs, no_copy=True)
@@ -231,7 +236,7 @@ class PartialSource(metaclass=Explained):
         known = {*inspect.signature(Pipeline).parameters, "enable_conditionals", "debug"}
         for name in sorted(options.keys() - known):
             raise TypeError(f"pipeline: {no_argument(Pipeline, name)}")
-        options = {"batch_size": self.batch_size, "enable_conditionals": True} | options
+        options = {"enable_conditionals": True} | options | {"batch_size": rows}
         pipeline = pipeline_def(graph)(num_threads=threads, device_id=device_id, **options)
         self._has_pipeline = True
         return pipeline

@@ -433,14 +433,21 @@ def test_views_have_the_recipes_partial_part(source: ImageFolder) -> None:
 
 def test_a_source_has_one_pipeline(source: ImageFolder) -> None:
     with PartialSource(source, RECIPE, refurbish(), MemoryStore()) as samples:
-        with pytest.raises(ConfigurationError, match="num_threads must be an int of at least 1, got 0: leave it out"):
-            samples.pipeline(num_threads=0)
+        for name, given, told in (
+            ("num_threads", 0, "an int of at least 1, got 0: leave it out"),
+            ("device_id", "cpu", "an int of at least 0, got 'cpu': pass the number of a CUDA device, or leave it out"),
+            ("batch_size", ROWS - 1, f"an int of at least {ROWS}, got {ROWS - 1}: leave it out"),
+        ):
+            with pytest.raises(ConfigurationError, match=f"^{name} must be {told}"):
+                samples.pipeline(**{name: given})
+        with pytest.raises(TypeError, match=r"none can be given without a name, got 1: .* pipeline\(num_threads=2\)"):
+            samples.pipeline(2)  # type: ignore[misc]
         for name, told in (("depth", "it takes batch_size, num_threads, "), ("batch_siz", "it is batch_size here")):
             with pytest.raises(TypeError, match=f"^pipeline: there is no argument '{name}': {told}"):
                 samples.pipeline(**{name: 3})
         with pytest.raises(TypeError, match="prefetch_queue_depth"):
             samples.pipeline(prefetch_queue_depth="deep")
-        samples.pipeline()
+        samples.pipeline(prefetch_queue_depth=np.int64(1))
         with pytest.raises(
             ConfigurationError, match=r"pipeline\(\) must be called once, got 'a second call': make a new"
         ):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from dalirefurb import (
 )
 from dalirefurb.augment import Custom, GaussianBlur, HorizontalFlip, KernelStage, RandomErasing
 from dalirefurb.engine import backend_factory, build, configuration, kernel_choice, memory
+from dalirefurb.engine.cuda_final import CudaFinal
 from dalirefurb.engine.cuda_queue import CudaDevice
 from dalirefurb.engine.kernel_choice import Devices, begun_on_gpu, choose_kernels
 from dalirefurb.errors import ConfigurationError
@@ -43,6 +44,7 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, Store
 from dalirefurb.store.device.memory import DeviceMemory
+from tests.faults import Fault, FaultError
 from tests.kernels.cuda_host import COMPILER, compiled, launch_on
 from tests.kernels.test_cuda import DARKENED, darkened
 from tests.pictures import write_folder
@@ -380,20 +382,32 @@ def test_without_cupy_dali_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
 # What goes wrong
 
 
-def test_a_failed_launch_is_an_error_of_its_batch(folder: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
+@pytest.mark.parametrize(
+    ("devices", "fault"),
+    [
+        pytest.param({}, Fault(HostLauncher, "launch", 7, RuntimeError), id="final part, launch"),
+        pytest.param({}, Fault(CudaFinal, "collect", 2), id="final part, collect"),
+        pytest.param(BOTH, Fault(HostLauncher, "launch", 7, RuntimeError), id="both parts, launch"),
+    ],
+)
+def test_what_fails_is_an_error_of_its_batch_and_changes_no_other(
+    folder: ImageFolder, devices: dict[str, Any], fault: Fault
+) -> None:
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def fails(self: HostLauncher, launch: Launch, rows: int, page: int) -> None:
-        calls.append(launch)
-        if len(calls) == 7:
-            raise RuntimeError("the device is lost")
-        original(self, launch, rows, page)
+    def serve(batches: Iterable[Any]) -> None:
+        for images, labels in batches:
+            found.append((images.clone(), labels))
 
-    original = HostLauncher.launch
-    monkeypatch.setattr(HostLauncher, "launch", fails)
-    loader = loader_of(folder, rand_augment(32), REFURBISH, MemoryStore())
-    with loader, pytest.raises(RuntimeError, match="the device is lost"):
-        list(loader)
+    recipe = rand_augment(32)
+    expected = served(Loader(folder, recipe, REFURBISH, MemoryStore(), kernels="numba"), epochs=2)
+    with loader_of(folder, recipe, REFURBISH, MemoryStore(), **devices) as loader, fault.installed():
+        batches = iter(loader)
+        with pytest.raises((FaultError, RuntimeError), match=r"call \d of (launch|collect)"):
+            serve(batches)
+        serve(batches)
+        serve(loader)
+    same(found, expected)
 
 
 def test_images_and_labels_are_right_when_read_much_later(folder: ImageFolder) -> None:

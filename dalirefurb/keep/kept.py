@@ -306,8 +306,6 @@ class Kept(DerivedSource):
             if not len(indices) or folder.full:
                 break
             now = time.monotonic()
-            if claimed:
-                pause_s = _FIRST_PAUSE_S
             # A thread of this process ends, or is waited for anyway; another process may have been stopped.
             if claimed or not waits_until or folder.makes(indices.tolist()):
                 waits_until = now + max(_LEAST_PATIENCE_S, len(indices) * _PATIENCE_EACH_S, 2 * self._longest_s)

@@ -426,16 +426,19 @@ def test_what_was_chosen_is_kept_and_named_where_it_does_not_fit(
     served(arrays, prefetch=Prefetch(num_threads=2))
 
 
-def test_depths_shrink_to_the_least_and_no_number_that_was_chosen_does() -> None:
+@pytest.mark.parametrize("final_device", ["cpu", "gpu"])
+def test_depths_shrink_to_the_least_and_no_number_that_was_chosen_does(final_device: Any) -> None:
     for given in ({}, {"look_ahead": 5}, {"batches_per_group": 3}, {"replicas": 4}):
         prefetch = Prefetch(num_threads=8, **given)
-        depths = prefetch.depths(Frozen(1000, batch_size=4), hits_together=True)
+        planner = Frozen(1000, batch_size=4)
+        depths = prefetch.depths(planner, hits_together=True, devices=("cpu", final_device), apart=True)
         steps = [depths]
         while smaller := prefetch.smaller(steps[-1]):
             steps.append(smaller)
         wholes = [account(CPU).needs(each)[HOST].total() for each in steps]
         assert wholes == sorted(wholes, reverse=True)
         assert all(each.replicas * each.threads_each == 8 for each in steps)
+        assert all(1 <= each.final_replicas <= each.replicas for each in steps)
         least = vars(steps[-1])
         names = ("replicas", "look_ahead", "batches_per_group", "ready", "read_ahead")
         assert {name: least[name] for name in names} == {**dict.fromkeys(names, 1), **given} | (

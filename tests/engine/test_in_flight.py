@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -29,6 +29,7 @@ def test_repeats_are_told_from_the_first_of_each(pairs: list[tuple[int, int]]) -
     steps=st.lists(st.one_of(st.lists(PAIRS, unique=True, max_size=6), st.integers(0, 9)), min_size=1, max_size=20),
     asked=st.lists(PAIRS, max_size=12),
 )
+@example(steps=[[(0, 0)], [], 1], asked=[(0, 0)])  # a group that computes nothing ends beside another
 def test_it_answers_as_a_dictionary_does(
     steps: list[list[tuple[int, int]] | int], asked: list[tuple[int, int]]
 ) -> None:

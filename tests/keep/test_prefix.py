@@ -223,8 +223,11 @@ def test_bad_files_are_bad_as_without(tmp_path: Path) -> None:
     Path(source.name(5)).write_bytes(jpeg(picture(5, height=20, width=20)))
     recipe = Recipe([Decode(), CenterCrop(24), Resize(SIZE), HorizontalFlip()], Output(SIZE), split=3)
     without = kept(source, tmp_path / "keep", recipe)
-    replaced = BadSamplePolicy("replace")
-    assert_same(served(without, recipe, bad_samples=replaced), served(source, recipe, bad_samples=replaced))
+    lists = [tmp_path / "with a keep", tmp_path / "without"]
+    one, other = (BadSamplePolicy("replace", quarantine=path) for path in lists)
+    assert_same(served(without, recipe, bad_samples=one), served(source, recipe, bad_samples=other))
+    assert lists[0].read_text() == lists[1].read_text()
+    assert lists[0].read_text().count('"index": 3') == lists[0].read_text().count('"index"') == 1
     assert without.fill() == NUM_SAMPLES - 2
     for index, reason in ((3, "not an image"), (5, "center_crop: images must")):
         for each in (without, source):

@@ -598,6 +598,9 @@ def test_a_broadcast_serves_volumes_and_labels_of_their_voxels_and_counts_the_me
         counted = broadcast.untouched_bytes
         with Attached(name) as attached:
             given = [copy.deepcopy(batch) for batch in attached]
+            to_come = broadcast.untouched_bytes
     assert same(given, expected(recipe, planner, epochs=1))
+    assert 0 <= to_come < counted
+    assert broadcast.untouched_bytes == 0
     slots, batch_bytes = 1 + 3, max(sum(each.nbytes for each in batch) for batch in given)
     assert slots * batch_bytes <= counted < 1.1 * slots * batch_bytes

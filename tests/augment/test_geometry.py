@@ -81,12 +81,19 @@ def test_windows_are_those_of_the_published_procedure(size, scale, ratio):
 
 
 @pytest.mark.parametrize(
-    ("size", "window"),
-    [((1, 1000), (0, 499, 1, 1)), ((5000, 10), (2493, 0, 13, 10)), ((10, 5000), (0, 2493, 10, 13))],
+    ("size", "ratio", "window"),
+    [
+        ((1, 1000), (3 / 4, 4 / 3), (0, 499, 1, 1)),
+        ((1000, 1), (3 / 4, 4 / 3), (499, 0, 1, 1)),
+        ((5000, 10), (3 / 4, 4 / 3), (2493, 0, 13, 10)),
+        ((10, 5000), (3 / 4, 4 / 3), (0, 2493, 10, 13)),
+        ((1, 1), (3, 4), (0, 0, 1, 1)),
+        ((1, 1), (0.2, 0.3), (0, 0, 1, 1)),
+    ],
 )
-def test_an_image_that_no_attempt_fits_gets_the_central_window(size, window):
+def test_an_image_that_no_attempt_fits_gets_the_central_window(size, ratio, window):
     height, width = size
-    _, arrays = drawn(RandomResizedCrop(224), height=height, width=width, rows=200)
+    _, arrays = drawn(RandomResizedCrop(224, ratio=ratio), height=height, width=width, rows=200)
     windows = np.concatenate([arrays["start"], arrays["shape"]], axis=1)
     assert (windows == window).all()
 

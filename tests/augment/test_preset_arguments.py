@@ -296,23 +296,32 @@ def test_magnitudes_are_among_as_many_bins_as_are_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("preset", "arguments"),
     [
-        {"size": (32, 33)},
-        {"scale": (0.5, 1.0)},
-        {"ratio": (1.0, 1.0)},
-        {"flip": 0.4},
-        {"fill": 128},
-        {"num_magnitude_bins": 30},
-        {"channels": 1},
-        {"dtype": "bfloat16"},
-        {"mean": 0.5},
-        {"std": 0.5},
+        (rand_augment, {"size": (32, 33)}),
+        (rand_augment, {"scale": (0.5, 1.0)}),
+        (rand_augment, {"ratio": (1.0, 1.0)}),
+        (rand_augment, {"flip": 0.4}),
+        (rand_augment, {"layers": 1}),
+        (rand_augment, {"magnitude": 8}),
+        (rand_augment, {"num_magnitude_bins": 30}),
+        (auto_augment, {"policy": "cifar10"}),
+        (trivial_augment, {"num_magnitude_bins": 30}),
+        (timm_augment, {"config": "rand-m8"}),
+        (timm_augment, {"color_jitter": 0.1}),
+        *((preset, {"order": "crop_last"}) for preset in AUGMENTING),
+        *((preset, {"interpolation": "bilinear"}) for preset in AUGMENTING[:3]),
+        (timm_augment, {"interpolation": "nearest"}),
+        *((preset, {"fill": 130}) for preset in AUGMENTING),
+        (rand_augment, {"channels": 1}),
+        (rand_augment, {"dtype": "bfloat16"}),
+        (rand_augment, {"mean": 0.5}),
+        (rand_augment, {"std": 0.5}),
     ],
 )
-def test_fingerprints_tell_each_argument(arguments: Any) -> None:
-    changed = rand_augment(**{"size": 32, **arguments}).fingerprint()
-    assert changed != rand_augment(32).fingerprint()
+def test_fingerprints_tell_each_argument(preset: Any, arguments: Any) -> None:
+    changed = preset(**{"size": 32, **arguments}).fingerprint()
+    assert changed != preset(32).fingerprint()
     assert json.loads(json.dumps(changed)) == changed
 
 

@@ -309,6 +309,11 @@ def test_what_moves_nothing_changes_nothing_and_has_one_outcome(stage: Stage, by
     assert stage.outcomes.tolist() == [1.0]
 
 
+def test_unless_it_is_said_what_is_outside_is_black_and_pixels_are_torchvisions() -> None:
+    stages = RandomRotation(9), RandomAffine(9), RandomPerspective()
+    assert [(stage.fill, stage.interpolation) for stage in stages] == [(0, "nearest"), (0, "nearest"), (0, "bilinear")]
+
+
 def test_what_moves_has_outcomes_without_number() -> None:
     moving = [RandomRotation(1), RandomAffine(0, scale=(1, 2)), RandomAffine(0, (0, 0.1)), RandomAffine(0, shear=1)]
     assert [len(stage.outcomes) for stage in moving] == [0] * 4

@@ -177,8 +177,10 @@ def test_a_batch_that_cannot_be_decoded_is_lost_and_the_next_is_not(pool):
 
 
 def test_batches_in_flight_are_forgotten(pool):
-    both = begun_with(Watched(), pool, 3)
+    pipelines = Watched()
+    both = begun_with(pipelines, pool, 3)
     both.restart()
+    assert not pipelines._running
     mirror = np.zeros(1, np.int32)
     both.submit({"sample": flipped(7), "early/mirror": mirror}, {"late/mirror": mirror})
     assert level_of(both) == 7

@@ -17,7 +17,7 @@ from dalirefurb.augment.policies.timm_layers import (
     TimmWeightedLayers,
     TimmWeightedSecond,
 )
-from dalirefurb.augment.policies.timm_operations import SETS, MagnitudeNoise
+from dalirefurb.augment.policies.timm_operations import QUANTILES, SETS, MagnitudeNoise
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.stage import Stage
 from dalirefurb.errors import ConfigurationError
@@ -73,6 +73,12 @@ def test_a_second_stage_needs_its_first_before_it() -> None:
         ConfigurationError, match=r"there is TimmPolicyFirst.*put that stage before it, and give both the"
     ):
         Recipe([timm_auto_augment("v0")[0], second], Output(32), 0)
+
+
+@pytest.mark.parametrize("noise", [MagnitudeNoise(), MagnitudeNoise(3), MagnitudeNoise(uniform=True)])
+def test_magnitudes_that_count_as_equally_likely_are_those_that_are_drawn(noise: MagnitudeNoise) -> None:
+    drawn = noise.draw(np.full(200_000, 9.0), np.random.default_rng(0).random((200_000, 2)))
+    assert noise.quantiles(9) == pytest.approx(np.quantile(drawn, (np.arange(QUANTILES) + 0.5) / QUANTILES), abs=0.05)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any, get_args
@@ -51,6 +51,13 @@ def require(holds: bool, name: str, wanted: str, value: object, remedy: str) -> 
     """Raise a `ConfigurationError` of an argument of which something must hold, and does not."""
     if not holds:
         raise ConfigurationError(argument=name, requirement=wanted, given=repr(value), remedy=remedy)
+
+
+def is_list(value: object) -> bool:
+    """Tell whether something has entries in an order: a sequence that is no text, or an array with an axis."""
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
 def choice(name: str, value: object, kind: Any, remedy: str = "choose one") -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dalirefurb.checks import integer, require
+from dalirefurb.checks import integer, is_list, require
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images
 from dalirefurb.source.contract import Source, digest_of, spread
@@ -72,8 +72,7 @@ class Volumes(Source):
     ) -> None:
         remedy = "pass such as sorted(glob.glob(...)), or range(len(dataset)) and load=dataset.__getitem__"
         for name, given in (("volumes", volumes), ("masks", [None] if masks is None else masks)):
-            listed = isinstance(given, (Sequence, np.ndarray)) and not isinstance(given, (str, bytes))
-            require(listed and len(given) > 0, name, "a list of at least one path or array", given, remedy)
+            require(is_list(given) and len(given) > 0, name, "a list of at least one path or array", given, remedy)
         if masks is not None and len(masks) != len(volumes):
             raise ConfigurationError(
                 f"each volume must have a mask, but there are {len(volumes)} volumes and {len(masks)} masks: list them "

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dalirefurb.calls import Explained
-from dalirefurb.checks import integer, require
+from dalirefurb.checks import integer, is_list, require
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import digest_of, spread
 from dalirefurb.source.files import read_file
@@ -88,8 +88,8 @@ class Masks(Target, metaclass=Explained):
     """
 
     def __init__(self, masks: Sequence[Any], *, fill: int = 255, dtype: str = "int64", keep: Budget = "10%") -> None:
-        given = isinstance(masks, (Sequence, np.ndarray)) and not isinstance(masks, (str, bytes))
-        require(given, "masks", "a list of paths, or of arrays", masks, "pass such as sorted(glob.glob('masks/*.png'))")
+        remedy = "pass such as sorted(glob.glob('masks/*.png'))"
+        require(is_list(masks), "masks", "a list of paths, or of arrays", masks, remedy)
         require(dtype in MADE, "dtype", f"one of {', '.join(MADE)}", dtype, "int64 is usual")
         self.dtype = np.dtype(dtype)
         limits = np.iinfo(self.dtype)

@@ -104,7 +104,8 @@ def check_listed(rows: object, what: str) -> None:
     Raises:
         ConfigurationError: If it is none.
     """
-    if not isinstance(rows, Iterable) or isinstance(rows, (str, bytes, Mapping)) or not hasattr(rows, "__len__"):
+    counted = isinstance(rows, Iterable) and hasattr(rows, "__len__") and getattr(rows, "shape", None) != ()
+    if not counted or isinstance(rows, (str, bytes, Mapping)):
         raise ConfigurationError(
             f"{what} must be in a list, one of each sample, but are a {type(rows).__name__}: pass a list, with [] for "
             f"samples that have none"

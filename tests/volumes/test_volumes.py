@@ -444,6 +444,8 @@ def test_what_cannot_be_served_is_refused() -> None:
         (lambda: RandomFlip3D((True, False)), "0, 1, 2"),
         (lambda: RandomCrop3D(0), "positive"),
         (lambda: RandomFlip3D((0, 3)), "0, 1, 2"),
+        (lambda: Volumes(np.array(5)), "volumes must be a list of at least one path or array, got array(5)"),
+        (lambda: Volumes(["a.nii"], np.array(5)), "masks must be a list of at least one path or array, got array(5)"),
         (lambda: RandomRotate90(axes=(1, 1)), "two of"),
         (lambda: IntensityWindow(3, 2), "low < high"),
     ):

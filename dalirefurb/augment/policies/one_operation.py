@@ -105,11 +105,7 @@ class Posterize(OneOperation):
 
 @dataclass(frozen=True)
 class Equalize(OneOperation):
-    """Spread the histogram of each channel, as torchvision and Pillow; DALI's operator does small images otherwise.
-
-    Compiled kernels make exactly Pillow's pixels, DALI's operator pixels within 2 levels from 224 x 224 pixels on; see
-    `operations.Group.EQUALIZE` for smaller ones.
-    """
+    """Spread the histogram of each channel, exactly as Pillow; DALI's operator does small images otherwise."""
 
     name: str = "equalize"
 

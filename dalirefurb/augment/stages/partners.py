@@ -62,11 +62,9 @@ class Mosaic(PartnerStage, SizedStage):
     as the highest image in it, and the column as wide as the widest: images there have their middles on the point's
     line, and those beyond touch it.
 
-    It is the first stage behind the split: a partial image serves in its own row and in those of three or eight others,
-    on average, so that even without reuse a mosaic costs one partial image and not four or nine. The others are drawn
-    anew at each use, among the other rows of the batch (of the sample's shard, where there are several), and one may
-    come twice. Boxes, masks and other targets of all images are the row's; labels are those of its own one. It is done
-    by kernels, on the CPU.
+    It is the first stage behind the split. The others are drawn anew at each use, among the other rows of the batch (of
+    the sample's shard, where there are several), and one may come twice. Boxes, masks and other targets of all images
+    are the row's; labels are those of its own one. It is done by kernels, on the CPU.
 
     Attributes:
         size: Side of the result in pixels, or its height and width.

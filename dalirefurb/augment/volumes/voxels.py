@@ -43,8 +43,7 @@ def three(name: str, given: object, least: int | None, wanted: str) -> Shape:
     numbers = numbers if isinstance(numbers, tuple) else (numbers,) * AXES
     holds = len(numbers) == AXES and all(type(each) is int and (least is None or each >= least) for each in numbers)
     require(holds, name, wanted, given, "pass whole numbers of voxels, such as 96, or (64, 128, 128)")
-    one, two, last = numbers
-    return one, two, last
+    return numbers
 
 
 def volume_shape(name: str, given: object) -> Shape:

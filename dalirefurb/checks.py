@@ -39,11 +39,15 @@ def at_home(path: str | os.PathLike[str]) -> str:
 
 
 def path_of(path: str | os.PathLike[str]) -> Path:
-    """Return the path of `at_home`.
+    """Return the path of `at_home`; an empty text, as of a variable that is not set, would be the working folder.
 
     >>> path_of("~/keep") == Path.home() / "keep"
     True
+
+    Raises:
+        ConfigurationError: If it is empty.
     """
+    require(os.fspath(path) != "", "a path", "that of a file or a folder", path, "pass '.' for the working folder")
     return Path(at_home(path))
 
 

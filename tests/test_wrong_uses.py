@@ -32,6 +32,7 @@ from dalirefurb import (
     FileList,
     HuggingFaceImages,
     ImageFolder,
+    Kept,
     Loader,
     MemoryStore,
     Mix,
@@ -58,7 +59,7 @@ from dalirefurb.calls import DATA_LOADER, INSTEAD
 from dalirefurb.errors import ConfigurationError, DalirefurbError
 from dalirefurb.source import Subset
 from dalirefurb.store import DeviceStore
-from dalirefurb.targets import Boxes, CocoDetection, InstanceMasks, Keypoints, Polygons, YoloFolder
+from dalirefurb.targets import Boxes, CocoDetection, InstanceMasks, Keypoints, MaskFolder, Polygons, YoloFolder
 from tests.augment.torchvision_stand_ins import T
 from tests.pictures import write_folder
 
@@ -125,7 +126,6 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda _: MemoryStore(max_bytes=-1), "got -1: write a number"),
     (lambda _: DeviceStore(device="cpu", max_bytes="lots"), "or '60%', got 'lots': write a number and one of %"),
     (lambda _: MemoryStore(max_byte="1GB"), "there is no argument 'max_byte': it is max_bytes here"),  # type: ignore[call-arg]
-    (lambda _: DiskStore(""), "path must be the path of a file, got '': pass one to be made"),
     (lambda _: DiskStore(None), "path must be the path of a file, got None: pass one to be made"),  # type: ignore[arg-type]
     (lambda _: DiskStore(), "DiskStore: path must be given: pass a file to be made, on a fast local disk"),  # type: ignore[call-arg]
     (lambda _: TieredStore(), "a TieredStore needs at least one tier, got none: pass memory='60%'"),
@@ -561,6 +561,24 @@ def test_numpys_flags_are_flags() -> None:
     with load(with_indices=np.True_, pin_memory=np.False_) as loader:
         assert loader.with_indices is True
         assert len(first(loader)) == 3
+
+
+def test_an_empty_path_is_not_the_working_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    photos = ImageFolder(folder)
+    calls: list[Callable[[Any], Any]] = [
+        *(ImageFolder, DiskStore, DiskStore.purge, DiskStore.verify),
+        *(lambda path: Kept(photos, path), lambda path: Kept(photos, [folder / "keep", path])),
+        *(lambda path: MaskFolder(folder, path), lambda path: MaskFolder(path, folder)),
+        *(lambda path: CocoDetection(path, "nowhere.json"), lambda path: YoloFolder(path, path)),
+        *(lambda path: BadSamplePolicy("replace", quarantine=path), lambda path: TarShards(photos.name(0), index=path)),
+        lambda path: tune(photos, {"paper": rand_augment(32)}, disk=path),
+    ]
+    there = sorted(folder.iterdir())
+    for call in calls:
+        with pytest.raises(ConfigurationError, match=r"a path must be that of a file or a folder, got '': pass '\.'"):
+            call("")
+    assert sorted(folder.iterdir()) == there
 
 
 @NO_GPU

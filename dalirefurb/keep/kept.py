@@ -93,8 +93,7 @@ class Kept(DerivedSource):
     ) -> None:
         super().__init__(source)
         paths: Sequence[Any] = path if isinstance(path, (list, tuple)) else [path]
-        # An empty text, of a variable that is not set, would be the working folder.
-        holds = len(paths) > 0 and all(isinstance(each, (str, os.PathLike)) and os.fspath(each) for each in paths)
+        holds = len(paths) > 0 and all(isinstance(each, (str, os.PathLike)) for each in paths)
         require(holds, "path", "the path of a folder", path, "pass such as '/local/keep', or several in a list")
         if source.prefix:
             raise ConfigurationError(

@@ -479,9 +479,8 @@ def test_a_folder_holds_one_form_of_one_source(photos: ImageFolder, tmp_path: Pa
         Kept(photos.subset([0, 1]), tmp_path / "keep")
     with pytest.raises(ConfigurationError, match="form must be one of"):
         Kept(photos, tmp_path, form="decode")  # type: ignore[arg-type]
-    for path in (3, "", ["a", ""]):
-        with pytest.raises(ConfigurationError, match=f"path must be the path of a folder, got {re.escape(repr(path))}"):
-            Kept(photos, path)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="path must be the path of a folder, got 3"):
+        Kept(photos, 3)  # type: ignore[arg-type]
     with pytest.raises(StoreError, match=r"read, written and locked, but .* is not \(File name too long\)"):
         Kept(photos, tmp_path / ("x" * 300))
     (tmp_path / "file").write_bytes(b"")

@@ -54,9 +54,7 @@ class DiskStore(Store):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
         remedy = "pass one to be made, on a fast local disk"
-        require(
-            isinstance(path, (str, os.PathLike)) and os.fspath(path) != "", "path", "the path of a file", path, remedy
-        )
+        require(isinstance(path, (str, os.PathLike)), "path", "the path of a file", path, remedy)
         self._path = path_of(path)
         self._counts = Counter[str]()
 

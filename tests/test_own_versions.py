@@ -175,7 +175,7 @@ def test_a_bad_sample_is_told_by_its_own_number(folder: ImageFolder, tmp_path: P
     for recipe in (RECIPE, RECIPE.at(1)):  # whose partial images have one size, and whose sizes are looked at first
         with pytest.raises(SampleError) as raised, Loader(source, recipe, ALONE, MemoryStore(), views=2) as loader:
             list(loader)
-        assert (raised.value.index, raised.value.name) == (4, str(broken))
+        assert (raised.value.index, raised.value.name, raised.value.lasting) == (4, str(broken), True)
 
 
 def annotated(source: Source) -> Source:

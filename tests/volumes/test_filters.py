@@ -25,6 +25,7 @@ from dalirefurb.augment import (
     RandomGaussianNoise,
     RandomGaussianSmooth,
     RandomLowResolution,
+    RandomScaleIntensity,
     VolumeOutput,
     VolumeStage,
     Voxels,
@@ -161,6 +162,20 @@ def test_fewer_voxels_are_the_nearest_and_values_are_linear_between() -> None:
         assert np.abs(channel - wanted).max() < 1e-3
     same, _ = through([RandomLowResolution((1.0, 1.0), 1.0)], image, mask, [0.0, 0.5])
     assert np.array_equal(same, image)
+
+
+def test_nn_unets_stages_have_its_numbers() -> None:
+    assert nn_unet(96) == [
+        RandomAffine3D(96, 0.33, degrees=30, scale=(0.7, 1.4), turned=0.2, scaled=0.2),
+        RandomGaussianNoise(0.1**0.5, 0.1),
+        RandomGaussianSmooth((0.5, 1), 0.2),
+        RandomScaleIntensity(0.25, 0.15),
+        RandomContrast((0.75, 1.25), 0.15),
+        RandomLowResolution((0.5, 1), 0.25),
+        RandomGamma((0.7, 1.5), 0.1, True, "inverted_gamma"),
+        RandomGamma((0.7, 1.5), 0.3),
+        RandomFlip3D((0, 1, 2), 0.5),
+    ]
 
 
 def test_nn_unets_stages_serve_the_same_at_every_split_and_with_a_store() -> None:

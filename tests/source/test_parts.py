@@ -111,6 +111,16 @@ def test_each_repeat_is_a_sample_with_versions_of_its_own() -> None:
     assert stats.hits > 0
 
 
+def test_stamps_are_those_of_the_sources_that_have_the_samples(folder: ImageFolder) -> None:
+    """Bit for bit: a number of 64 bits each."""
+    both, own = Concat([folder.subset([7, 2]), folder]), folder.stamps(np.arange(12))
+    stamps = both.stamps(np.array([3, 0, 13, 1]))
+    assert own is not None
+    assert stamps is not None
+    assert (stamps.dtype, stamps.tolist()) == (np.uint64, own[[1, 7, 11, 2]].tolist())
+    assert Concat([arrays(2)]).stamps(np.arange(2)) is None
+
+
 def test_a_bad_sample_that_was_not_asked_for_keeps_its_index() -> None:
     error = renumbered(SampleError(7, "there", "is broken"), np.array([5, 3]), np.array([0, 1]))
     assert (error.index, error.name, error.reason) == (7, "there", "is broken")

@@ -368,7 +368,6 @@ def test_help_explains_every_option(command, capsys):
             ["--plan", "--technique", "frozen", "--num-samples", "99", "--epochs", "0"],
             "--epochs must be an int of at least 1, got 0",
         ),
-        (["--plan", "--num-samples", "9", "--batch-size", "10"], "--batch-size must be an int in 1..9, got 10"),
     ],
 )
 def test_a_picture_that_cannot_be_drawn_is_one_line(photographs, tmp_path, capsys, arguments, told):

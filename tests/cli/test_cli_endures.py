@@ -118,6 +118,7 @@ REFUSED = [
         "show FOLDER --plan --num-samples 100",
         "FOLDER changes nothing with --num-samples, got ",
     ),
+    ("show --plan --num-samples 9 --batch-size 10", "--batch-size must be an int in 1..9, got 10"),
     ("show --plan --operations", "not allowed with argument"),
     ("show FOLDER OTHER", "unrecognized arguments: OTHER"),
     ("show --size 1.5", "argument --size: invalid int value: '1.5'"),

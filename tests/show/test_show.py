@@ -508,7 +508,8 @@ def test_show_plan_takes_the_number_of_samples_from_the_folder(folder, tmp_path,
     options = ["--plan", "--out", str(out), "--batch-size", "2", "--epochs", "4"]
     assert main(["show", str(folder), *options]) == 0
     assert main(["show", *options]) == 0
-    assert main(["show", str(folder), *options, "--num-samples", "20"]) == 0
+    assert main(["show", *options, "--num-samples", "20"]) == 0
+    assert main(["show", str(folder), *options, "--num-samples", "20"]) == 2
     assert asked == [6, 10_000, 20]
     assert len(colours(read(out))) > 10
     capsys.readouterr()

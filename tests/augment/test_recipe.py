@@ -327,14 +327,13 @@ def test_a_custom_stage_that_is_no_function_is_refused():
         Custom(3, "invert")
 
 
-def test_a_partial_part_that_leaves_another_size_than_declared_is_refused():
+@pytest.mark.parametrize("store", [None, MemoryStore()])
+def test_a_partial_part_that_leaves_another_size_than_declared_is_refused_with_and_without_a_store(store):
     images = np.stack([np.asarray(picture(k, height=32, width=32)) for k in range(8)])
     recipe = Recipe([Custom(halve, "halve"), HorizontalFlip()], Output(32), 2)
     planner = Refurbish(8, batch_size=4, reuse_factor=2)
     with (
-        Loader(
-            Arrays(images, np.arange(8)), recipe, planner, MemoryStore(), prefetch=Prefetch(num_threads=1)
-        ) as loader,
+        Loader(Arrays(images, np.arange(8)), recipe, planner, store, prefetch=Prefetch(num_threads=1)) as loader,
         pytest.raises(
             LoaderError, match=r"shape \(32, 32, 3\), got uint8 of \(16, 16, 3\).*halve, flip\) makes another"
         ),

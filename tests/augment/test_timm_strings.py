@@ -20,7 +20,7 @@ from dalirefurb import Output, Recipe
 from dalirefurb.augment.policies.aug_mix import AugMix
 from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.policies.timm_layers import TimmRandAugmentLayer, TimmWeightedLayers
-from dalirefurb.augment.policies.timm_operations import TIMM_POLICIES, MagnitudeNoise
+from dalirefurb.augment.policies.timm_operations import SETS, TIMM_POLICIES, MagnitudeNoise
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.stage import Stage, draw
 from dalirefurb.errors import ConfigurationError
@@ -264,6 +264,18 @@ def _published(config: str) -> Sequence[Done]:
 @strings
 def test_what_is_drawn_is_distributed_as_timms_procedure(config: str) -> None:
     _agree(_done(timm_auto_augment(config)), _published(config))
+
+
+def test_weights_that_no_string_above_has_are_timms() -> None:
+    names = ("Color", "Sharpness", "AutoContrast", "Solarize", "SolarizeAdd", "Contrast", "Brightness", "Equalize")
+    rare = dict(zip(names, (*[0.025] * 3, *[0.005] * 5), strict=True))
+    warps = {"Rotate": 0.3, "ShearX": 0.2, "ShearY": 0.2, "TranslateXRel": 0.1, "TranslateYRel": 0.1}
+    growing = {f"{name}Increasing" if f"{name}Increasing" in INCREASING else name: rare[name] for name in rare}
+    assert (SETS["w0"], SETS["w0_increasing"]) == (warps | rare, warps | growing)
+    often = {"SolarizeIncreasing": 6, "Desaturate": 6, "GaussianBlur": 6, "Rotate": 3, "ShearX": 2, "ShearY": 2}
+    once = ("Posterize", "Color", "Sharpness", "Contrast", "Brightness")
+    plain = dict.fromkeys([*(f"{name}Increasing" for name in once), "AutoContrast", "Equalize", "Invert"], 1)
+    assert SETS["3aw"] == often | plain
 
 
 def test_magnitudes_are_uniform_above_a_deviation_of_100() -> None:

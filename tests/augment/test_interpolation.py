@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.stats import binomtest
 
-from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, RandomResizedCrop, Resize, Stage
+from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, Letterbox, RandomResizedCrop, Resize, Stage
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import draw
 from dalirefurb.augment.stages.resize import RANDOM
@@ -71,6 +71,20 @@ def made_by_kernels(stages: list[Stage], pictures: list[Picture]) -> tuple[list[
 
 
 # Kernels
+
+
+@pytest.mark.parametrize("stage", [Resize((56_470, 24), "nearest"), Letterbox((56_470, 24), interpolation="nearest")])
+def test_a_kernel_finds_the_nearest_rows_of_long_images(stage: Stage) -> None:
+    """Sums in single precision, as DALI's, are eleven rows off there."""
+    rows = np.arange(40_000)
+    picture = np.zeros((len(rows), 17, 3), np.uint8)
+    picture[..., 0], picture[..., 1] = rows[:, None] % 256, rows[:, None] // 256
+    (after,) = made(stage, [picture], by="kernels")
+    places = (2 * np.arange(len(after)) + 1) * len(rows)
+    apart = places % (2 * len(after)) > 0  # elsewhere it lies between two
+    shown = after[..., 0] + 256 * after[..., 1].astype(np.int64)
+    assert apart.sum() > 56_000
+    assert (shown == places[:, None] // (2 * len(after)))[apart].all()
 
 
 @SHARP

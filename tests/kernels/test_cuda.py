@@ -146,6 +146,14 @@ def test_images_of_all_sizes_in_one_batch_are_made_alike(case: str) -> None:
         assert differing(beside.by_kernels(**given), beside.by_cuda(**given)) == []
 
 
+@needs_compiler
+def test_the_nearest_rows_of_long_images_are_found_alike() -> None:
+    stages, pictures = [Resize((56_470, 2), "nearest")], [pictures_of((40_000, 2))[0]]
+    beside = Beside(stages, PlainLevels((56_470, 2)))
+    given = {"pictures": pictures, "feeds": feeds_of(stages, pictures, 0)}
+    assert differing(beside.by_kernels(**given), beside.by_cuda(**given)) == []
+
+
 # Recipes
 
 OUTPUTS = [

@@ -57,6 +57,10 @@ WHOLE_PIXELS = 2**24
 """Of a resized image that is cropped right after, at most, if DALI's operators make the whole of it first; of a larger
 one they make the window alone, which can be a level off. Kernels always do, exactly."""
 
+LONG_ROWS = 2**22
+"""Rows of a window times those that it becomes from which on kernels find the nearest rows in double precision: sums in
+single precision, as DALI's, can be a quarter of a row off there, and whole rows further on."""
+
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 """What a random resized crop takes, as published: shares of the area, and width divided by height."""
 

@@ -67,9 +67,10 @@ struct pick : Kernel {
     scale = (float)window.height / (float)window.lines;
     exact_scale = (double)window.height / window.lines;
     float source = 0.5f * scale;
-    for (int y = 0; y < (large ? 0 : window.line); y++) source += scale;
+    bool exact = large || (i64)window.height * window.lines > LONG_ROWS;
+    for (int y = 0; y < (exact ? 0 : window.line); y++) source += scale;
     for (int y = 0; y < step.lines; y++, source += scale) {
-      int row = large ? (int)floor((window.line + y + 0.5) * exact_scale) : (int)floor(source);
+      int row = exact ? (int)floor((window.line + y + 0.5) * exact_scale) : (int)floor(source);
       rows[y] = window.top + within(row, 0, window.height - 1);
     }
   }

@@ -18,7 +18,7 @@ from dalirefurb.augment.stage import Sizes
 from dalirefurb.augment.stages.custom import KernelStage
 from dalirefurb.augment.stages.frame import FRAME_FILL, FRAME_START
 from dalirefurb.augment.stages.noise import FIRST, ROW, SECOND, THIRD
-from dalirefurb.augment.stages.resize import WHOLE_PIXELS
+from dalirefurb.augment.stages.resize import LONG_ROWS, WHOLE_PIXELS
 from dalirefurb.kernels.pixels import blur, mixing, resample, resize, warp
 from dalirefurb.kernels.record import FULL, MIRROR, START, WARP_START, WIDTH
 
@@ -44,6 +44,7 @@ _CONSTANTS = {
     "FRAME_START": FRAME_START,
     "TRUNCATE": TRUNCATE,
     "WHOLE_PIXELS": WHOLE_PIXELS,
+    "LONG_ROWS": LONG_ROWS,
     "FILL": warp.FILL,
     "NOISE_ROW": f"{ROW}u",
     "NOISE_FIRST": f"{FIRST}u",

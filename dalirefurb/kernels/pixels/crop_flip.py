@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.augment.stages.resize import WHOLE_PIXELS
+from dalirefurb.augment.stages.resize import LONG_ROWS, WHOLE_PIXELS
 from dalirefurb.kernels.instructions import copy
 from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, jitable, memory
@@ -131,11 +131,12 @@ def pick(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers:
     scale, exact_scale = np.float32(window_height) / np.float32(full[0]), window_height / full[0]
     # DALI adds the step up in single precision, which decides where two rows are as near.
     source = np.float32(0.5) * scale
-    for _ in range(0 if large else start[0]):
+    exact = large or window_height * full[0] > LONG_ROWS
+    for _ in range(0 if exact else start[0]):
         source += scale
     for y in range(lines):
         place = int(np.floor(source))
-        if large:
+        if exact:
             place = int(np.floor((start[0] + y + 0.5) * exact_scale))
         row = top + min(max(place, 0), window_height - 1)
         source += scale

@@ -203,15 +203,14 @@ def _source(options: argparse.Namespace) -> Source:
 
 def _show_plan(options: argparse.Namespace, technique: Technique, out: Path) -> None:
     num_samples = options.num_samples
-    given_twice = num_samples is not None and options.folder is not None
+    if num_samples is not None and options.folder is not None:
+        raise ConfigurationError(
+            f"FOLDER changes nothing with --num-samples, got {options.folder}; leave one of them out"
+        )
     if num_samples is None:
         num_samples = 10_000 if options.folder is None else len(_source(options))
     batch_size = options.batch_size or min(BATCH_SIZE, num_samples)
     planner = technique.planner(num_samples, batch_size=batch_size, seed=options.seed)
-    if given_twice:
-        raise ConfigurationError(
-            f"FOLDER changes nothing with --num-samples, got {options.folder}; leave one of them out"
-        )
     rows = math.ceil(num_samples * technique.options.get("echoing_factor", 1))
     counted = len(planner) if options.technique is None else rows
     check_memory(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dalirefurb import ImageFolder, Loader, MemoryStore, Prefetch, Recipe, Refurbish, Standard, rand_augment, simple
+from dalirefurb import (
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Output,
+    Prefetch,
+    Recipe,
+    Refurbish,
+    Standard,
+    rand_augment,
+    simple,
+)
+from dalirefurb.augment import CenterCrop, Decode, Resize
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.reading.coverage import Proposal, propose_coverage
-from dalirefurb.reading.partial_sizes import PartialSizes
+from dalirefurb.reading.partial_sizes import PartialSizes, partial_sizes
+from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
 from dalirefurb.store import DiskStore
 from dalirefurb.system.memory_budget import amount
@@ -181,6 +195,18 @@ def test_a_planner_for_another_source_is_refused() -> None:
 def test_a_budget_without_room_for_one_image_is_refused_with_both_numbers() -> None:
     with pytest.raises(ConfigurationError, match=r"is 3000 bytes, and one needs 3072: pass a larger budget"):
         propose_coverage(Unread(NUM_SAMPLES), simple(SIZE), refurbish(), "3KB")
+
+
+def test_partial_images_of_varying_size_are_counted_as_their_stages_leave_them(folder: ImageFolder) -> None:
+    recipe = Recipe([Decode(), Resize(SIZE), CenterCrop(SIZE)], Output(SIZE), 2)
+    with closing(Reader(folder, max_batch_size=64, num_threads=1)) as reader:
+        found = partial_sizes(folder, recipe, reader, seed=0)
+    shapes = np.array([folder[index][0].shape[:2] for index in range(NUM_SAMPLES)])
+    nbytes = 3 * SIZE * (SIZE * shapes.max(axis=1) // shapes.min(axis=1))
+    assert len(np.unique(nbytes)) > 1
+    assert found.slot_shape is None
+    counted = found.mean_bytes, found.std_bytes, found.largest_bytes, found.mean_error_bytes
+    assert counted == pytest.approx((nbytes.mean(), nbytes.std(), nbytes.max(), 0))
 
 
 def test_there_is_room_for_four_deviations_of_the_sum_of_sizes_and_of_what_is_known_of_their_mean() -> None:

@@ -166,7 +166,7 @@ def test_fewer_voxels_are_the_nearest_and_values_are_linear_between() -> None:
 
 def test_nn_unets_stages_have_its_numbers() -> None:
     assert nn_unet(96) == [
-        RandomAffine3D(96, 0.33, degrees=30, scale=(0.7, 1.4), turned=0.2, scaled=0.2),
+        RandomAffine3D(96, 0.33, fill=0, degrees=30, scale=(0.7, 1.4), turned=0.2, scaled=0.2),
         RandomGaussianNoise(0.1**0.5, 0.1),
         RandomGaussianSmooth((0.5, 1), 0.2),
         RandomScaleIntensity(0.25, 0.15),

@@ -93,6 +93,7 @@ def test_a_pixel_is_in_an_object_if_its_centre_is_in_an_outline_of_it(seed: int)
     st.integers(0, 10**6),
 )
 @example(np.eye(3), [(1.0, 0.0, -20.5), (-1.0, 0.0, 30.5)], 0)  # A centre on a line is seen.
+@example(np.array([[1.0, 0, 0], [0, 1, 0], [-0.05, 0, 1]]), [], 0)  # Outlines cross the horizon.
 def test_outlines_go_where_the_pixels_of_their_image_go(source_map: Any, lines: Any, seed: int) -> None:
     """By crops, flips, turns, changes of perspective and lines beyond which nothing is seen, also before a horizon."""
     if abs(np.linalg.det(source_map)) < 1e-3 or np.linalg.cond(source_map) > 1e5:

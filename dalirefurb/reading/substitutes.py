@@ -57,7 +57,8 @@ class Substitutes:
             if error.lasting and self._quarantine is not None:
                 self._quarantine.add(sample)
             count = len(self._found)
-        if str(count).strip("0") == "1":  # Now, and whenever there are ten times as many.
+        # Now, and whenever there are ten times as many; where all are bad an error tells it.
+        if str(count).strip("0") == "1" and count < self._planner.num_samples:
             _log.warning(
                 "bad samples are replaced by others, %d of %d so far, the last one sample %d (%s): %s; "
                 "Loader.bad_samples() lists them, and `dalirefurb train` in the end; Stats.replaced counts rows",

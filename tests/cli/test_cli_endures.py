@@ -466,7 +466,7 @@ def test_the_log_is_as_it_was_after_a_command(tmp_path, capsys):
     log = logging.getLogger("dalirefurb")
     before = log.level, log.propagate, [*log.handlers]
     assert main([*PLAN, "--out", str(tmp_path / "plan.png")]) == 0
-    assert main(["show", "--plan", "--num-samples", "1", "--out", str(tmp_path / "plan.png")]) == 2
+    assert main([*PLAN, "--batch-size", "999999", "--out", str(tmp_path / "plan.png")]) == 2
     assert (log.level, log.propagate, log.handlers) == before
     capsys.readouterr()
 

@@ -211,7 +211,7 @@ def test_what_a_run_was_given_stays_as_it_is_when_the_store_uses_its_room_for_ot
     with MemoryStore() as store:
         store.open(StoreSpec(None, NUM_SAMPLES, {}, NUM_SAMPLES * 4096))
         assert store.put(indices, versions, files).all()
-        client = cache_client.CacheClient(reader, store, encoded=True)
+        client = cache_client.CacheClient(reader, store, caches_encoded=True)
         cache_plan = client.lookup(BatchGroup(Position(1, 0), (plan,)))
         store.clear()
         assert store.put(indices, versions + 1, [np.zeros_like(file) for file in files]).all()

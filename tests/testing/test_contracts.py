@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from dalirefurb import MemoryStore, Refurbish
 from dalirefurb.augment import Parameter, Stage
+from dalirefurb.image_batch import Images
 from dalirefurb.planning import DerivedPlanner
 from dalirefurb.testing import PlannerContract, StageContract, StoreContract, StoreMachine
 
@@ -39,7 +40,7 @@ class Lent(MemoryStore):
 
     def get(self, indices: Any, versions: Any) -> Any:
         lease = super().get(indices, versions)
-        lease._samples = self.given
+        lease.images = Images(self.given)
         return lease
 
 

@@ -205,9 +205,6 @@ class Costs:
         remedy = "leave it as it was written"
         require(len(made.splits) > 0, "costs.splits", "of a split at least", [], remedy)
         require(made.cores > 0, "costs.cores", "at least 1", made.cores, remedy)
-        for number, each in enumerate(made.splits):
-            least = -each.standard_s.median
-            require(each.put_s > least, f"costs.splits[{number}].put_s", f"above {least:g}", each.put_s, remedy)
         return made
 
 

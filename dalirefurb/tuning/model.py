@@ -231,7 +231,9 @@ def _image_s(
     # Misses of the covered samples are put into the store.
     kept_misses = 0.0 if configuration.reuse_factor == 1 else max(0.0, misses - (1 - configuration.coverage))
     scale = 1.0 if split.on_device else costs.cores / cores / machine.core_speed
-    put_s, get_s, mixed_s, disk_s = split.put_s, split.hit_s.median, costs.mixed_s, 0.0
+    # Where little was measured, it can be less than that a miss takes nothing.
+    put_s = max(split.put_s, -split.standard_s.median)
+    get_s, mixed_s, disk_s = split.hit_s.median, costs.mixed_s, 0.0
     on_disk = _disk_share(nbytes, machine, configuration.tier)
     if on_disk and costs.disk is not None:
         in_page_cache = machine.page_cache_bytes / max(1.0, on_disk * nbytes)

@@ -35,6 +35,11 @@ def test_reuse_takes_misses_puts_and_hits_in_the_shares_of_the_plan():
     assert speed(REUSED) == pytest.approx(1 / ((0.7e-3 + 0.03e-3) / 3 + 0.1e-3 * 2 / 3), rel=1e-3)
 
 
+def test_a_miss_takes_nothing_at_least_however_little_was_measured():
+    noisy = Costs.from_dict(costs(split(put_ms=-2.0)).as_dict())
+    assert speed(replace(REUSED, split=noisy.splits[0]), of=noisy) == pytest.approx(1 / (0.1e-3 * 2 / 3), rel=1e-3)
+
+
 @pytest.mark.parametrize("shards", [1, 4])
 @pytest.mark.parametrize("coverage", [1.0, 0.4])
 @pytest.mark.parametrize("reuse_factor", [2, 3, 5])

@@ -198,7 +198,8 @@ class Assistant:
         """Which candidate was not considered yet for what was served: the inner epoch, and the row in it."""
         with self._lock:
             moment = self._present()
-        return moment.epoch, moment.row
+        epochs, row = divmod(moment.row, self.chooses_from.rows_per_epoch)
+        return moment.epoch + epochs, row
 
     def report(self) -> AssistantReport:
         """Return what was done until the batch served last; what is planned ahead does not count."""

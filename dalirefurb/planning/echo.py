@@ -71,11 +71,10 @@ class Echoing(DerivedPlanner):
         shards = range(self.shards) if shards is None else shards
         read, parts = self._buffered(epoch, batch, shards)
         wanted = self.planner.wanted(epoch, min(read, len(self.planner) - 1), indices, versions, shards)
-        if parts:
-            held = np.concatenate([part.indices for part in parts]), np.concatenate([part.version for part in parts])
-            order = np.argsort(held[0])  # an epoch serves a sample in one version
-            places = order[np.minimum(np.searchsorted(held[0], indices, sorter=order), len(order) - 1)]
-            wanted |= (held[0][places] == indices) & (held[1][places] == versions)
+        held = joined(parts)
+        order = np.argsort(held.indices)  # an epoch serves a sample in one version
+        places = order[np.minimum(np.searchsorted(held.indices, indices, sorter=order), len(order) - 1)]
+        wanted |= (held.indices[places] == indices) & (held.version[places] == versions)
         return wanted
 
     @abstractmethod
@@ -182,12 +181,11 @@ class Echo(Echoing):
         read, parts = len(self.planner), []
         for shard in shards:
             stream = self._stream(epoch, shard)
-            count, units = stream.entered(min(batch * self._width, self._rows))
+            count, units = stream.entered(batch * self._width)
             read = min(read, int(self._batches_of(np.array([count]))[0][0]))
-            if len(units):
-                rows = self._inner_rows(epoch, shard, units)
-                rows["evict"] = rows["indices"][rows.pop("evicted")]
-                parts.append(BatchPlan(**rows))
+            rows = self._inner_rows(epoch, shard, units)
+            rows["evict"] = rows["indices"][rows.pop("evicted")]
+            parts.append(BatchPlan(**rows))
         return read, parts
 
     def _inner_rows(self, epoch: int, shard: int, units: Indices) -> InnerRows:

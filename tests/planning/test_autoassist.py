@@ -147,6 +147,7 @@ def test_an_assistant_without_confidence_plans_the_epochs(planner):
     assert [listed(plan) for plan in serve(assistant, len(expected))] == expected
     report = assistant.report()
     assert report.candidates == report.accepted == len(EPOCHS) * len(planner) * planner.batch_size
+    assert assistant.upcoming == divmod(report.candidates, planner.planner.rows_per_epoch)
 
 
 @FEWER

@@ -52,6 +52,7 @@ from dalirefurb import (
 )
 from dalirefurb.errors import ConfigurationError, SampleError, StoreError
 from dalirefurb.keep.folder import KeepFolder
+from dalirefurb.keep.record import RECORD, believable, written
 from dalirefurb.keep.upkeep import inspect
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.formats import as_pnm
@@ -619,6 +620,15 @@ def test_what_another_process_puts_in_the_place_of_a_sample_is_not_taken_for_it(
     samples, kept = other.find(np.array([1]), lambda _: np.array([22], np.uint64))
     assert kept.all()
     np.testing.assert_array_equal(samples[0], images[1])
+
+
+def test_a_record_of_which_any_byte_is_another_names_no_sample() -> None:
+    record, size = written(4, start=64, nbytes=100, height=5, width=7, stamp=11, digest=13), RECORD.itemsize
+    assert believable(record, np.array([4])).all()
+    assert not believable(record, np.array([5])).any()
+    changed = np.repeat(record, size)
+    np.einsum("ii->i", changed.view(np.uint8).reshape(size, size))[:] ^= 1  # of each another byte
+    assert not believable(changed, np.full(size, 4)).any()
 
 
 @pytest.mark.parametrize("room", [bytes(16), b""], ids=["behind", "empty"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dalirefurb.store.disk.records import RECORD, Table, believable, read_table
+from dalirefurb.store.disk.records import RECORD, RECORD_BYTES, Table, believable, read_table
 
 START, SEED = 4096, 7
 
@@ -22,6 +22,9 @@ def test_records_near_each_other_and_far_apart_are_written_and_cleared(tmp_path:
         np.testing.assert_array_equal(written, table.records)
         assert np.flatnonzero(believable(written, SEED)).tolist() == sorted(slots)
         assert not believable(written, SEED + 1).any()
+        changed = written[np.full(RECORD_BYTES, chosen[0])]
+        np.einsum("ii->i", changed.view(np.uint8).reshape(RECORD_BYTES, RECORD_BYTES))[:] ^= 1  # of each another byte
+        assert not believable(changed, SEED).any()
         assert written["version"][chosen].tolist() == (2 * numbers).tolist()
         assert written["shape"][chosen].tolist() == shapes.tolist()
         table.clear(chosen[::2])

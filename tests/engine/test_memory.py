@@ -350,11 +350,16 @@ def room(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
     monkeypatch.setattr(available, "_groups", lambda _: [])
 
 
+@pytest.fixture(autouse=True)
+def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nothing count that other tests left, and a collector would find in the middle of one."""
+    monkeypatch.setattr(available, "_takers", WeakValueDictionary())
+
+
 @pytest.fixture
 def needed(monkeypatch: pytest.MonkeyPatch) -> list[Needs]:
     """What each loader takes that is made; threads take nothing, beside which images of this size would be little."""
     monkeypatch.setattr(memory, "THREAD_BYTES", 0)
-    monkeypatch.setattr(available, "_takers", WeakValueDictionary())  # What other tests left does not count.
     needed: list[Needs] = []
 
     def fitted(account: Account, *arguments: Any, fitted: Any = Account.fitted) -> Any:

@@ -30,7 +30,7 @@ from loaders import Loading
 from dalirefurb import Broadcast, Loader, MemoryStore
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source
-from dalirefurb.system.fair_comparison import wait_until_idle
+from dalirefurb.system.threads import wait_until_idle
 
 ALONE = "loader"
 MOST_OF_ONE = 1.1

@@ -29,7 +29,7 @@ from claims import impossible, stated
 
 from dalirefurb import ImageFolder
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.system.fair_comparison import keep_memory
+from dalirefurb.system.threads import keep_memory
 
 RESULTS = Path(__file__).parent / "results"
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -26,8 +26,8 @@ from typing import Protocol
 
 import numpy as np
 
-from dalirefurb.system.cores import usable_cores
-from dalirefurb.system.fair_comparison import wait_until_idle
+from dalirefurb.system.resources import usable_cores
+from dalirefurb.system.threads import wait_until_idle
 
 cores = usable_cores
 

@@ -45,8 +45,8 @@ from dalirefurb.kernels.buffers import OutputBuffers
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
 from dalirefurb.kernels.program import KernelProgram
+from dalirefurb.kernels.rows import KernelThreadPool
 from dalirefurb.kernels.runner import KernelRunner
-from dalirefurb.kernels.thread_pool import KernelThreadPool
 
 Images = list[NDArray[np.uint8]] | NDArray[np.uint8]
 """Of one size each, or all of one size, as a store has them."""

@@ -36,7 +36,7 @@ from experiment import Experiment, Options
 from dalirefurb import Loader, MemoryStore, Prefetch, Recipe, Refurbish, Volumes
 from dalirefurb.augment import VolumeOutput, nn_unet
 from dalirefurb.planning import Frozen
-from dalirefurb.system.fair_comparison import wait_until_idle
+from dalirefurb.system.threads import wait_until_idle
 
 OURS, REUSED, MONAI = "nn_unet, nothing reused", "nn_unet, reuse factor 3", "MONAI"
 REUSE, LEAST = 3, 2.0

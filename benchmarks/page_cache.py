@@ -27,7 +27,7 @@ from dalirefurb.engine.batch_group import BatchGroup, Position, UpcomingGroups, 
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store, StoreSpec
-from dalirefurb.store.disk.file_header import SAMPLES_START, Layout
+from dalirefurb.store.disk.layout import SAMPLES_START, Layout
 
 _BATCHES_AHEAD = 4
 _SAMPLES_AT_ONCE = 8

@@ -45,7 +45,7 @@ from dalirefurb import AutoAssist, DiskStore, ImageFolder, Loader, MemoryStore, 
 from dalirefurb.augment.stage import Device
 from dalirefurb.dali import release_unused_memory
 from dalirefurb.store import DeviceStore, Store
-from dalirefurb.system.fair_comparison import wait_until_idle
+from dalirefurb.system.threads import wait_until_idle
 
 REFERENCE_EPOCH = 1
 MOST_GROWTH = 0.01

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from dalirefurb.planning import Refurbish as Refurbish
     from dalirefurb.planning import SmartCache as SmartCache
     from dalirefurb.planning import Standard as Standard
-    from dalirefurb.reading.bad_sample_policy import BadSamplePolicy as BadSamplePolicy
-    from dalirefurb.reading.coverage import propose_coverage as propose_coverage
+    from dalirefurb.reading.bad_samples import BadSamplePolicy as BadSamplePolicy
+    from dalirefurb.reading.partial_sizes import propose_coverage as propose_coverage
     from dalirefurb.source import Arrays as Arrays
     from dalirefurb.source import Concat as Concat
     from dalirefurb.source import FileList as FileList
@@ -58,7 +58,7 @@ _HOMES = {
     "Arrays": "source",
     "Attached": "broadcast.attached",
     "AutoAssist": "planning",
-    "BadSamplePolicy": "reading.bad_sample_policy",
+    "BadSamplePolicy": "reading.bad_samples",
     "Broadcast": "broadcast.server",
     "Compressed": "store",
     "Concat": "source",
@@ -90,7 +90,7 @@ _HOMES = {
     "Volumes": "source",
     "auto_augment": "augment.presets",
     "evaluate": "augment.presets",
-    "propose_coverage": "reading.coverage",
+    "propose_coverage": "reading.partial_sizes",
     "rand_augment": "augment.presets",
     "simple": "augment.presets",
     "timm_augment": "augment.presets",

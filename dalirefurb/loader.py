@@ -19,24 +19,21 @@ from dalirefurb.calls import Explained
 from dalirefurb.checks import epoch_of, flag, require
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.batch_tensors import BatchTensors, TargetForm, TargetTensors
-from dalirefurb.engine.behind import behind
 from dalirefurb.engine.build import Assembler
-from dalirefurb.engine.checkpoint import restored, saved
 from dalirefurb.engine.configuration import Configuration, check_kinds
-from dalirefurb.engine.cursor import Cursor
+from dalirefurb.engine.cursor import Cursor, restored, saved
 from dalirefurb.engine.diagnosis import NOTHING_SERVED, Diagnosis
 from dalirefurb.engine.finisher import Served
 from dalirefurb.engine.kernel_choice import Devices, Kernels, choose_for_views, fallback_stage
-from dalirefurb.engine.loader_view import Batch, EpochSampler, Mappable, refuse_caller
-from dalirefurb.engine.own_versions import OwnVersions
+from dalirefurb.engine.loader_view import Batch, EpochSampler, Mappable, OwnVersions, refuse_caller
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.engine.rank import Rank, chosen
+from dalirefurb.engine.recipe_checks import behind
 from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.planning.assistant import Assistant, AssistantReport
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
-from dalirefurb.reading.quarantine import BadSample
+from dalirefurb.reading.bad_samples import BadSample, BadSamplePolicy
 from dalirefurb.source import Source
 from dalirefurb.store import Store
 

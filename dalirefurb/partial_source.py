@@ -32,8 +32,7 @@ from dalirefurb.loader import Loader
 from dalirefurb.planning.echo import BatchEcho
 from dalirefurb.planning.fresh import Fresh
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
-from dalirefurb.reading.quarantine import BadSample
+from dalirefurb.reading.bad_samples import BadSample, BadSamplePolicy
 from dalirefurb.source import Source
 from dalirefurb.source.labels import check_dali_labels
 from dalirefurb.store import DeviceStore, Store

@@ -12,7 +12,7 @@ from nvidia.dali import fn, types
 from nvidia.dali.pipeline import pipeline_def
 
 from dalirefurb.augment.output import Output
-from dalirefurb.augment.policies.operation_layer import OperationLayer
+from dalirefurb.augment.policies.layers import OperationLayer
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Device, draw
 from dalirefurb.dali import Feed, Graph, Replica

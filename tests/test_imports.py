@@ -26,7 +26,6 @@ MAY_IMPORT = {
     "checks": {"errors", "numpy"},
     "rng": {"numpy"},
     "image_batch": {"errors", "numpy"},
-    "packed": {"image_batch", "numpy"},
     "system": {"checks", "errors"},
     "planning": {"calls", "checks", "errors", "rng", "numpy"},
     "augment": {"calls", "checks", "errors", "rng", "nvidia", "numpy", "PIL", "torch", "typing_extensions"},
@@ -36,7 +35,6 @@ MAY_IMPORT = {
         "checks",
         "errors",
         "image_batch",
-        "packed",
         "PIL",
         "fsspec",
         "nibabel",
@@ -56,7 +54,7 @@ MAY_IMPORT = {
     | {"kernels", "system", "PIL", "numba", "numpy", "typing_extensions", "yaml"},
     "testing": GROUND - {"rng"}
     | {"augment", "hypothesis", "kernels", "numpy", "nvidia", "planning", "pytest", "store"},
-    "engine": SAMPLES | GROUND | {"packed"} | {"dali", "system", "kernels", "reading", "targets", "numpy", "torch"},
+    "engine": SAMPLES | GROUND | {"dali", "system", "kernels", "reading", "targets", "numpy", "torch"},
     "doctor": {"errors", "kernels", "reading", "source", "store", "system", "numpy"},
     "dali_iterator": {"calls", "checks", "dali", "engine", "errors", "source", "nvidia", "numpy", "torch"},
     "partial_source": SAMPLES | {"dali", "engine", "loader", "reading", "nvidia", "numpy"},
@@ -84,13 +82,13 @@ BY_NAME = {
 
 # Libraries that take long to load, or are not always there, and the modules of their package that import them.
 ONLY = {
-    ("augment", "PIL"): {"augment.importing.torchvision_pixels"},
-    ("augment", "torch"): {"augment.importing.torchvision_pixels"},
+    ("augment", "PIL"): {"augment.importing.torchvision_stages"},
+    ("augment", "torch"): {"augment.importing.torchvision_stages"},
     ("dali", "numba"): {"dali.insides"},
-    ("targets", "numba"): {"targets.fill", "targets.masks"},
+    ("targets", "numba"): {"targets.instance_masks", "targets.masks"},
     ("targets", "PIL"): {"targets.mask_images"},
-    ("targets", "yaml"): {"targets.yolo"},
-    ("kernels", "cupy"): {"kernels.cuda.launcher"},
+    ("targets", "yaml"): {"targets.folders"},
+    ("kernels", "cupy"): {"kernels.cuda.program"},
     ("kernels", "nvidia"): {"kernels.pipelines"},
     ("store", "cupy"): {"store.device.memory"},
     ("store", "zstandard"): {"store.compressed"},
@@ -305,7 +303,7 @@ def test_old_names_are_not_shown():
         ("DeviceStore", "store.device.store"),
         ("Diagnosis", "engine.diagnosis"),
         ("Frozen", "planning.refurbish"),
-        ("Verdict", "engine.verdict"),
+        ("Verdict", "engine.stats"),
     ],
 )
 def test_pickles_find_classes_where_they_were(name, module):

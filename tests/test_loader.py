@@ -490,7 +490,7 @@ def test_a_gpu_placement_without_a_gpu_is_refused(folder: ImageFolder) -> None:
 def test_a_store_that_would_not_fit_is_refused_with_both_numbers(
     folder: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dalirefurb.system.available.available_bytes", lambda: 10_000)
+    monkeypatch.setattr("dalirefurb.engine.memory.available_bytes", lambda: 10_000)
     with pytest.raises(OutOfMemoryError, match=r"memory must hold .* [KMG]B \(the store's slots .*10\.00 KB are free"):
         make(folder)
 

@@ -67,7 +67,7 @@ PROBES = (
     Probe("served cpu/cpu", "serving:cpu_cpu", _SERVED, limit_s=150),
     Probe("served cpu/gpu", "serving:cpu_gpu", _SERVED, "no", 150),
     Probe("served gpu/gpu", "serving:gpu_gpu", _SERVED, "no", 150),
-    Probe("hits in place", "serving:hits", "see CudaFinal in dalirefurb/engine/cuda_final.py: what waits", "code", 150),
+    Probe("hits in place", "serving:hits", "see CudaFinal in dalirefurb/engine/cuda.py: what waits", "code", 150),
     Probe(
         "capture while iterating",
         "serving:capture",

@@ -64,7 +64,7 @@ def _applied(
 
 def _pipeline(device: str) -> Any:
     """Return a pipeline of all operations, made once, but after one failed, all are made anew."""
-    from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
+    from dalirefurb.augment.policies.layers import RandAugmentLayer
     from tests.one_batch import operation_pipeline
 
     if device not in _PIPELINES:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Dtype, Output
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond, Policy
-from dalirefurb.augment.policies.operation_layer import OperationLayer
-from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
+from dalirefurb.augment.policies.layers import OperationLayer, RandAugmentLayer, TrivialAugmentLayer
 from dalirefurb.augment.policies.timm_strings import TIMM_FILL, timm_auto_augment
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Fill, Interpolation, Size, Stage

@@ -19,9 +19,8 @@ from dalirefurb.augment.presets import SERVING, Shared, output_of, preset
 from dalirefurb.augment.presets import Split as Split
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import LONGEST_SIDE, Fill, Size, Stage, sides_of
-from dalirefurb.augment.stages.blur import GaussianBlur
 from dalirefurb.augment.stages.choice import RandomApply
-from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale
+from dalirefurb.augment.stages.color import ColorJitter, GaussianBlur, RandomGrayscale
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.stages.frame import Letterbox, Place, ScaleJitter
 from dalirefurb.augment.stages.geometry import RandomAffine

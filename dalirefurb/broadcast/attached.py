@@ -21,7 +21,7 @@ from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.cursor import Cursor
 from dalirefurb.engine.loader_view import Batch, Mappable
 from dalirefurb.errors import LoaderError
-from dalirefurb.system.remains import Remains
+from dalirefurb.system.resources import Remains
 
 
 class Attached(Mappable, metaclass=Explained):

@@ -39,12 +39,11 @@ from dalirefurb.broadcast.wire import (
 from dalirefurb.calls import Explained
 from dalirefurb.checks import integer, number, require
 from dalirefurb.engine.batch_group import Position
-from dalirefurb.engine.checkpoint import restored
+from dalirefurb.engine.cursor import restored
 from dalirefurb.engine.loader_view import Batch
 from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError, shortened
 from dalirefurb.loader import Loader
-from dalirefurb.system.available import available_bytes, promise_to
-from dalirefurb.system.memory_budget import amount
+from dalirefurb.system.resources import amount, available_bytes, promise_to
 
 _END_S = 60.0
 

@@ -28,7 +28,7 @@ from dalirefurb.checks import require
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.loader_view import Batch
 from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError
-from dalirefurb.system.memory_budget import amount
+from dalirefurb.system.resources import amount
 
 MESSAGE = struct.Struct("<qqqq")
 """What a broadcast sends: the numbers of what was asked and of the memory, start and length of what is told there."""

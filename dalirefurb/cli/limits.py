@@ -7,9 +7,8 @@ from pathlib import Path
 
 from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.source import FileList
-from dalirefurb.system import available
-from dalirefurb.system.launch_env import launched
-from dalirefurb.system.memory_budget import amount
+from dalirefurb.system.processes import launched
+from dalirefurb.system.resources import amount, available_bytes
 
 _MODULES = {"Pillow": "PIL", "scikit-image": "skimage", "matplotlib": "matplotlib"}
 
@@ -30,7 +29,7 @@ PIXEL_BYTES = 12
 
 def check_memory(nbytes: int, what: str, remedy: str) -> None:
     """Refuse what does not fit into the memory at hand, of which it needs so many bytes at least."""
-    free = available.available_bytes()
+    free = available_bytes()
     if free is not None and nbytes > free:
         raise ConfigurationError(
             f"memory must hold {what}, which is at least {amount(nbytes)}, but {amount(free)} are available: {remedy}"

@@ -15,7 +15,7 @@ from dalirefurb.doctor import Finding, examine
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.keep import upkeep as keeping
 from dalirefurb.store.disk import upkeep
-from dalirefurb.system.memory_budget import amount
+from dalirefurb.system.resources import amount
 
 _SHOWN_VERSIONS = 10
 

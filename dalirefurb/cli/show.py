@@ -25,7 +25,7 @@ from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.show import MOST_USES
 from dalirefurb.show.files import check_writable, write
 from dalirefurb.source import ImageFolder, Source
-from dalirefurb.system.memory_budget import amount, budget_bytes
+from dalirefurb.system.resources import amount, budget_bytes
 from dalirefurb.targets import CocoDetection, MaskFolder, YoloFolder
 from dalirefurb.targets.coco import parts_of
 

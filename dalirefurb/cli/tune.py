@@ -22,8 +22,8 @@ from dalirefurb.cli.terminal import escaped, importing, say, waiting
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.files import check_file, check_writable, write, writing
 from dalirefurb.source import ImageFolder
-from dalirefurb.system.fair_comparison import keep_memory
-from dalirefurb.system.memory_budget import budget_bytes
+from dalirefurb.system.resources import budget_bytes
+from dalirefurb.system.threads import keep_memory
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -105,10 +105,10 @@ def tune(options: argparse.Namespace) -> int:
 
 def _elsewhere(options: argparse.Namespace) -> Advice:
     """Compute from costs that were measured earlier, for this machine as it was then or for another one."""
+    from dalirefurb.checks import dataclass_of
     from dalirefurb.tuning.costs import Costs
     from dalirefurb.tuning.model import Machine, Workload
     from dalirefurb.tuning.tune import advise
-    from dalirefurb.tuning.written import read
 
     if options.costs is None:
         raise ConfigurationError(
@@ -124,8 +124,8 @@ def _elsewhere(options: argparse.Namespace) -> Advice:
     try:
         values = json.loads(options.costs.read_text())
         costs = Costs.from_dict(values["costs"])
-        machine = read(Machine, values["machine"], "machine")
-        workload = read(Workload, values["workload"], "workload")
+        machine = dataclass_of(Machine, values["machine"], "machine")
+        workload = dataclass_of(Workload, values["workload"], "workload")
         told = {name: value for name in MEASURED_WITH if (value := values.get(name)) is not None}
         must(told.get("preset", TUNED[0]) in TUNED, "preset", f"one of {', '.join(TUNED)}", told.get("preset"), "")
         integer("size", told.get("size", 1), 1, None, "")

@@ -22,11 +22,10 @@ from dalirefurb.demo.photographs import Photographs
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish, Standard
-from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
-from dalirefurb.reading.quarantine import BadSample
+from dalirefurb.reading.bad_samples import BadSample, BadSamplePolicy
 from dalirefurb.show.files import check_folder, write, writing
 from dalirefurb.source import ImageFolder, Source
-from dalirefurb.system.cores import usable_cores
+from dalirefurb.system.resources import usable_cores
 
 
 def train(options: argparse.Namespace) -> None:
@@ -120,8 +119,7 @@ def demo(options: argparse.Namespace) -> None:
         stack.enter_context(without_codec_noise())
         with waiting("starting the network and the loaders, and drawing"):
             with importing():
-                from dalirefurb.demo.compare import compare, explanation, table, tells_speed
-                from dalirefurb.demo.loading import load_alone, loading_table
+                from dalirefurb.demo.compare import compare, explanation, load_alone, loading_table, table, tells_speed
                 from dalirefurb.demo.training import Trainer
 
             _share_cores()

@@ -1,16 +1,34 @@
-"""Trainings side by side: they take turns, an epoch each, so that a busy machine slows all alike."""
+"""Comparisons: trainings side by side, and loading alone; whoever is compared takes turns."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import random
 import textwrap
-from collections.abc import Mapping
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from nvidia.dali import fn, types
+from nvidia.dali.auto_aug import rand_augment
+from nvidia.dali.pipeline import pipeline_def
+from nvidia.dali.plugin.pytorch import DALIClassificationIterator
+from torch.utils.data import DataLoader
 
-from dalirefurb.cli.terminal import waiting
+from dalirefurb.augment.recipe import Recipe
+from dalirefurb.cli.terminal import complain, one_line, waiting
+from dalirefurb.demo.pillow_images import MEAN, STD, PillowImages
 from dalirefurb.demo.training import EpochReport, Trainer
-from dalirefurb.system.fair_comparison import wait_until_idle
+from dalirefurb.planning.refurbish import Refurbish, Standard
+from dalirefurb.source import Source
+from dalirefurb.store import MemoryStore
+from dalirefurb.system.resources import usable_cores
+from dalirefurb.system.threads import wait_until_idle
+from dalirefurb.tuning.turns import Turns
 
 _IDLE_LIMIT_S = 10.0
 _TIMED_BATCHES = 50
@@ -107,3 +125,97 @@ def explanation(runs: list[TimedRun], *, step_ms: float, loading: Mapping[str, f
         "that every run learns; differences of a few points mean little at this size."
     )
     return "\n".join(textwrap.fill(sentence, 100) for sentence in (speeds, accuracy))
+
+
+_ROUNDS = 3
+_TURN_S = 2.0
+_REST_LIMIT_S = 5.0
+
+_IMAGES = 256
+"""Of a core in a turn, at least, where batches are counted: a second or two."""
+
+_MADE_AHEAD = 6
+"""Batches that stock DALI may have made, or begun, before its turn: those of two queues, and two."""
+
+
+def load_alone(source: Source, recipe: Recipe, refurbish: Refurbish) -> dict[str, float]:
+    """Return images/s of each loader, standard and refurbished last: medians of turns."""
+    paths, size = [source.name(index) for index in range(len(source))], recipe.output.sides[0]
+    standard = Standard(len(source), batch_size=refurbish.batch_size, seed=refurbish.seed)
+    with MemoryStore() as store:
+        alone, reused = Turns(source, recipe, standard), Turns(source, recipe, refurbish, store)
+        turns: dict[str, Callable[[], float]] = {
+            "DataLoader": _turn(_data_loader(paths, size, refurbish.batch_size), refurbish.batch_size),
+            "stock DALI": _turn(_stock_dali(paths, size, refurbish.batch_size), refurbish.batch_size),
+            "dalirefurb, standard": lambda: 1 / alone.slice(_TURN_S).image_s,
+            f"dalirefurb, reuse factor {refurbish.reuse_factor}": lambda: 1 / reused.slice(_TURN_S).image_s,
+        }
+        with waiting("loading alone, warming up"):
+            reused.fill()
+            try:
+                turns["DataLoader"]()
+            except (OSError, RuntimeError) as error:  # Such as too little shared memory for its processes.
+                del turns["DataLoader"]
+                complain(f"dalirefurb: warning: torch's DataLoader is left out: {one_line(str(error))}")
+        speeds: dict[str, list[float]] = {name: [] for name in turns}
+        for number in range(1 + _ROUNDS):
+            for name in list(turns)[:: (-1) ** number]:
+                with waiting(f"loading alone, {name}, turn {number + 1} of {1 + _ROUNDS}"):
+                    speeds[name].append(turns[name]())
+                    wait_until_idle(_REST_LIMIT_S)
+    return {name: float(np.median(each[1:])) for name, each in speeds.items()}  # The first turn warms up.
+
+
+def loading_table(speeds: dict[str, float]) -> str:
+    """Set the loaders beside the first one, and say what they do."""
+    first, width = next(iter(speeds.values())), max(map(len, speeds))
+    lines = [f"{name:<{width}}   {speed:>8.0f}   {speed / first:>7.2f}x" for name, speed in speeds.items()]
+    work = (
+        "All decode, crop, flip, apply two operations of RandAugment and normalise; DataLoader does so by Pillow, in a "
+        f"process for each core. Medians of {_ROUNDS} turns after a first one; what was made ahead is not counted."
+    )
+    return "\n".join([f"{'':<{width}}   images/s   speed-up", *lines, "", textwrap.fill(work, 100)])
+
+
+def _turn(serve: Callable[[int], Iterator[Any]], rows: int) -> Callable[[], float]:
+    """Return a function that has so many batches served, as many by each process, and returns images/s."""
+    cores = usable_cores()
+    untimed, timed = cores * math.ceil(_MADE_AHEAD / cores), cores * math.ceil(_IMAGES / rows)
+
+    def turn() -> float:
+        arrivals = [time.perf_counter() for _ in serve(untimed + timed)]
+        return timed * rows / (arrivals[-1] - arrivals[untimed - 1])
+
+    return turn
+
+
+def _stock_dali(paths: list[str], size: int, rows: int) -> Callable[[int], Iterator[Any]]:
+    """Load with DALI's own operators, as its documentation shows; RandAugment takes the nearest pixel, as ours does."""
+
+    def graph() -> Any:
+        encoded, label = fn.readers.file(files=paths, random_shuffle=True)
+        images = fn.decoders.image_random_crop(encoded, random_area=[0.08, 1.0], device="cpu")
+        images = fn.flip(fn.resize(images, size=(size, size)), horizontal=fn.random.coin_flip())
+        images = rand_augment.rand_augment(images, n=2, m=9, interp_type=types.DALIInterpType.INTERP_NN)
+        return fn.crop_mirror_normalize(images, mean=MEAN.tolist(), std=STD.tolist()), label
+
+    # `auto_aug` warns of its own deprecated operators, whatever the filters say.
+    with warnings.catch_warnings(record=True):
+        stock = pipeline_def(enable_conditionals=True)(graph)
+        pipeline = stock(batch_size=rows, num_threads=usable_cores(), device_id=None)
+        batches = DALIClassificationIterator(pipeline, size=-1, auto_reset=True)
+    return lambda count: itertools.islice(batches, count)
+
+
+def _data_loader(paths: list[str], size: int, rows: int) -> Callable[[int], Iterator[Any]]:
+    """Load with Pillow in processes. All that is asked for is served, so that none works in another's turn."""
+    order: list[int] = []
+    # A process that were a copy of this one would have locks of threads that it lacks.
+    processes: dict[str, Any] = {"num_workers": usable_cores(), "multiprocessing_context": "spawn"}
+    loader = DataLoader(PillowImages(paths, size), rows, sampler=order, persistent_workers=True, **processes)
+
+    def serve(count: int) -> Iterator[Any]:
+        order[:] = random.choices(range(len(paths)), k=count * rows)
+        return iter(loader)
+
+    return serve

@@ -24,7 +24,7 @@ from dalirefurb.cli.limits import whole_photographs
 from dalirefurb.cli.terminal import counted, say
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.show.files import folder_made, writing
-from dalirefurb.system.cores import usable_cores
+from dalirefurb.system.resources import usable_cores
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -1,7 +1,6 @@
 """Examination of a machine: does all that is installed fit together, and what would slow a loader down?
 
-findings ◀─ packages   versions, CUDA, the driver, compiled kernels
-         ◀─ machine    cores, other processes, memory, disks, what of a data set the page cache holds
+What there is to say of each thing is a `Finding`, see `findings`.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from dalirefurb.doctor import machine, packages
-from dalirefurb.doctor.finding import Finding
+from dalirefurb.doctor import findings
+from dalirefurb.doctor.findings import Finding
 from dalirefurb.errors import ConfigurationError
 
 __all__ = ["Finding", "examine"]
@@ -34,15 +33,15 @@ def examine(folder: Path | None = None) -> Iterator[Finding]:
     if folder is not None and not folder.is_dir():
         raise ConfigurationError(f"what is examined must be a folder of a data set, but {folder} is none: pass another")
     examinations: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
-        ("packages", packages.versions),
-        ("CUDA", packages.cuda),
-        ("kernels", packages.kernels),
-        ("cores", machine.cores),
-        ("other processes", machine.load),
-        ("memory", machine.memory),
-        ("shared memory", machine.shared_memory),
-        ("temporary folder", machine.temporary_folder),
-        *([] if folder is None else [("data set", lambda: machine.data_set(folder))]),
+        ("packages", findings.versions),
+        ("CUDA", findings.cuda),
+        ("kernels", findings.kernels),
+        ("cores", findings.cores),
+        ("other processes", findings.load),
+        ("memory", findings.memory),
+        ("shared memory", findings.shared_memory),
+        ("temporary folder", findings.temporary_folder),
+        *([] if folder is None else [("data set", lambda: findings.data_set(folder))]),
     ]
     ends = time.monotonic() + _LONGEST_S
     for topic, examination in examinations:

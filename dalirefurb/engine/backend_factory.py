@@ -14,9 +14,7 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
 from dalirefurb.augment.stages.custom import KernelStage
 from dalirefurb.dali import Feed, Graph, Part, PipelineRunner, Replicas, cut_window, release_unused_memory
-from dalirefurb.engine.cuda_final import CudaFinal
-from dalirefurb.engine.cuda_partial import CudaPartial, check_own
-from dalirefurb.engine.cuda_queue import CudaDevice, CudaQueue
+from dalirefurb.engine.cuda import CudaDevice, CudaFinal, CudaPartial, CudaQueue, check_own
 from dalirefurb.engine.finals import Final, FinalGraph, FinalKernels
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.kernel_choice import Devices, Kernels, begun_on_gpu, done_by, fallback_levels
@@ -30,8 +28,8 @@ from dalirefurb.system.threads import Background
 
 if TYPE_CHECKING:
     from dalirefurb.kernels.pipelines import DecodePipelines
+    from dalirefurb.kernels.rows import KernelThreadPool
     from dalirefurb.kernels.runner import KernelRunner
-    from dalirefurb.kernels.thread_pool import KernelThreadPool
 
 
 class BackendFactory:
@@ -103,7 +101,7 @@ class BackendFactory:
     ) -> list[FinalKernels]:
         """Return kernels of the final parts of several views, each with the builder of its inputs."""
         from dalirefurb.kernels.program import KernelProgram
-        from dalirefurb.kernels.thread_pool import KernelThreadPool
+        from dalirefurb.kernels.rows import KernelThreadPool
 
         pool = KernelThreadPool(self._num_threads - 1)
         self._pools.append(pool)
@@ -229,8 +227,8 @@ class BackendFactory:
             reserves: Whether they are written into the store's slots, if it has room.
         """
         from dalirefurb.kernels.program import KernelProgram
+        from dalirefurb.kernels.rows import KernelThreadPool
         from dalirefurb.kernels.runner import KernelRunner
-        from dalirefurb.kernels.thread_pool import KernelThreadPool
 
         encoded = self._recipe.encoded
         window = cut_window(self._recipe) if encoded else None

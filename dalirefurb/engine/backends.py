@@ -16,7 +16,7 @@ import numpy as np
 
 from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import Feed, PipelineRunner
-from dalirefurb.engine.cache_plan import CachePlan
+from dalirefurb.engine.cache_client import CachePlan
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images

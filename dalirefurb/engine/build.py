@@ -17,9 +17,8 @@ from dalirefurb.dali import images_in
 from dalirefurb.engine.backend_factory import BackendFactory
 from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, Look, PartialBackend, WholeBackend
 from dalirefurb.engine.cache_client import CacheClient
-from dalirefurb.engine.compute_now import ComputeNow
 from dalirefurb.engine.configuration import Configuration, traced
-from dalirefurb.engine.cuda_queue import CudaDevice
+from dalirefurb.engine.cuda import CudaDevice
 from dalirefurb.engine.diagnosis import Facts
 from dalirefurb.engine.engine import Engine
 from dalirefurb.engine.finals import Final, FinalFeeds
@@ -28,7 +27,7 @@ from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.kernel_choice import begun_on_gpu, compile_kernels, done_by, fallback_stage
 from dalirefurb.engine.memory import BESIDE_STORE, Account
 from dalirefurb.engine.prefetch import Depths, Prefetch
-from dalirefurb.engine.preparer import Preparer
+from dalirefurb.engine.preparer import ComputeNow, Preparer
 from dalirefurb.engine.rank import ALONE, Rank, present
 from dalirefurb.engine.stats import Tally
 from dalirefurb.engine.target_maker import TargetMaker
@@ -37,14 +36,14 @@ from dalirefurb.errors import ConfigurationError, LoaderError, shortened
 from dalirefurb.image_batch import Images
 from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.planner import Planner
+from dalirefurb.reading.bad_samples import Substitutes
 from dalirefurb.reading.partial_sizes import PartialSizes, partial_sizes
 from dalirefurb.reading.reader import Reader
-from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source.contract import without_targets
 from dalirefurb.store import DeviceStore, Store, StoreSpec
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device.memory import device_images, device_memory
-from dalirefurb.system.sharing import shared_by
+from dalirefurb.system.processes import shared_by
 
 
 class Assembler:

@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.geometry import unmapped
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.augment.stage import Stage, renamed
 from dalirefurb.augment.stages.custom import Custom
 from dalirefurb.calls import INSTEAD, NEEDED
 from dalirefurb.dali import Graph, cut_window, versions
 from dalirefurb.engine.kernel_choice import Devices, Kernels, begun_on_gpu, done_by, done_by_kernels, fallback_levels
-from dalirefurb.engine.partners import check_partners
 from dalirefurb.engine.prefetch import Depths, Prefetch
+from dalirefurb.engine.recipe_checks import check_partners, makes_alike
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels import VERSION
 from dalirefurb.planning.evaluate import Evaluate
@@ -31,7 +30,7 @@ from dalirefurb.planning.planner import DerivedPlanner, Planner
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.planning.views import Views
-from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
+from dalirefurb.reading.bad_samples import BadSamplePolicy
 from dalirefurb.reading.pillow_decoder import pillow_version
 from dalirefurb.source import Source
 from dalirefurb.store import Store
@@ -288,13 +287,6 @@ def _check_views(recipe: Recipe, views: tuple[Recipe, ...], *, alike: bool) -> N
                 "recipe.view(2), recipe.view(3), ..."
             )
         seen.append(view)
-
-
-def makes_alike(one: Stage, other: Stage) -> bool:
-    """Tell whether two stages make the same of an image: names matter where something is random."""
-    if one == other:
-        return True
-    return type(one) is type(other) and not one.random and renamed(other, lambda _: one.name) == one
 
 
 def _always_misses(planner: Planner) -> bool:

@@ -24,12 +24,11 @@ import torch
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.engine.prefetch import Depths
-from dalirefurb.engine.stats import Stats
-from dalirefurb.engine.verdict import POTENTIAL_ABOVE, Verdict, verdict_of
+from dalirefurb.engine.stats import POTENTIAL_ABOVE, Stats, Verdict, verdict_of
 from dalirefurb.planning.planner import Planner, Reuse
 from dalirefurb.store import Store
-from dalirefurb.system.cores import usable_cores
-from dalirefurb.system.sharing import local_processes
+from dalirefurb.system.processes import local_processes
+from dalirefurb.system.resources import usable_cores
 
 LEAST_STEPS = 16
 """Steps of the training loop below which nothing is said, but where an epoch has fewer."""

@@ -35,9 +35,8 @@ from dalirefurb.engine.stats import Course, Stats
 from dalirefurb.errors import LoaderError
 from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.planner import Planner
-from dalirefurb.system.available import promise_to
-from dalirefurb.system.cores import watch_others
-from dalirefurb.system.sharing import local_processes
+from dalirefurb.system.processes import local_processes
+from dalirefurb.system.resources import promise_to, watch_others
 from dalirefurb.system.threads import close_all, others_at_work, watch_threads
 
 _END_S = 60.0

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.augment.stages.partners import CopyPaste, PartnerStage, partner_rows
 from dalirefurb.dali import Feed, PipelineRunner
-from dalirefurb.engine.cache_plan import CachePlan
+from dalirefurb.engine.cache_client import CachePlan
 from dalirefurb.engine.in_flight import known
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.image_batch import Images, Rows, row_addresses
@@ -30,7 +30,7 @@ from dalirefurb.store.device.store import DeviceLease, DeviceStore
 
 if TYPE_CHECKING:
     from dalirefurb.kernels.program import KernelProgram, Work
-    from dalirefurb.kernels.thread_pool import KernelThreadPool
+    from dalirefurb.kernels.rows import KernelThreadPool
 
 
 class Final(ABC):

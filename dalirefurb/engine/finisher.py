@@ -24,8 +24,7 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.dali import GraphError
 from dalirefurb.engine.backends import names
 from dalirefurb.engine.batch_group import Position
-from dalirefurb.engine.cache_client import CacheClient
-from dalirefurb.engine.cache_plan import CachePlan
+from dalirefurb.engine.cache_client import CacheClient, CachePlan
 from dalirefurb.engine.closable_queue import ClosableQueue
 from dalirefurb.engine.finals import Final, FinalFeed
 from dalirefurb.engine.preparer import Prepared, failed_in_graph

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.image_batch import Images
 from dalirefurb.planning.batch_plan import Indices
-from dalirefurb.store.key_index import KeyIndex, Numbers, distinct
+from dalirefurb.store.slot_table import KeyIndex, Numbers, distinct
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,8 +26,7 @@ from dalirefurb.kernels.buffers import PlainLevels
 from dalirefurb.store import StoreSpec
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device.memory import KERNEL_BYTES
-from dalirefurb.system import available
-from dalirefurb.system.memory_budget import amount, budget_bytes
+from dalirefurb.system.resources import amount, available_bytes, budget_bytes
 from dalirefurb.targets.instance_masks import InstanceMasks
 from dalirefurb.targets.mask_images import Masks
 
@@ -236,7 +235,7 @@ class Account:
             OutOfMemoryError: If it does not fit.
         """
         free = {BESIDE_STORE: None if prefetch.memory is None else budget_bytes(prefetch.memory)}
-        free |= {HOST: available.available_bytes(), DEVICE: free_bytes() if self.devices.final == "gpu" else None}
+        free |= {HOST: available_bytes(), DEVICE: free_bytes() if self.devices.final == "gpu" else None}
         fitting, needs = depths, self.needs(depths)
         first = lack = _lack(needs, free)
         while lack and (smaller := prefetch.smaller(fitting)):

@@ -16,9 +16,8 @@ from dalirefurb.calls import TakesNumbers
 from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
-from dalirefurb.system.cores import usable_cores
-from dalirefurb.system.memory_budget import Budget, budget_bytes
-from dalirefurb.system.sharing import local_processes
+from dalirefurb.system.processes import local_processes
+from dalirefurb.system.resources import Budget, budget_bytes, usable_cores
 
 _MAX_REPLICAS = 8
 _GPU_REPLICAS = 2

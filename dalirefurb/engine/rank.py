@@ -2,8 +2,8 @@
 
 what the caller says ─▶ else torch.distributed, once initialised ─▶ else the launcher's environment ─▶ else 0 of 1
 
-Where two of these differ the first one counts. The launcher is torchrun, mpirun or srun, see `system/launch_env.py`;
-how many processes share a machine is found in `system/sharing.py`.
+Where two of these differ the first one counts. The launcher is torchrun, mpirun or srun, and how many processes share
+a machine is found out, see `system/processes.py`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch.distributed
 
 from dalirefurb.checks import integer, plain, rank_of, require
-from dalirefurb.system.launch_env import Rank as Rank
-from dalirefurb.system.launch_env import launched
+from dalirefurb.system.processes import Rank as Rank
+from dalirefurb.system.processes import launched
 
 ALONE = Rank(0, 1)
 """The only process."""

@@ -21,7 +21,7 @@ from dalirefurb.augment.maps import inverted
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays, draw
 from dalirefurb.augment.stages.partners import CopyPaste, partner_rows
-from dalirefurb.engine.cache_plan import CachePlan
+from dalirefurb.engine.cache_client import CachePlan
 from dalirefurb.engine.closable_queue import Stopped
 from dalirefurb.errors import SampleError
 from dalirefurb.kernels.buffers import Buffers
@@ -29,13 +29,11 @@ from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
 from dalirefurb.system.threads import Background
-from dalirefurb.targets.fill import filler
-from dalirefurb.targets.instance_masks import InstanceMasks
+from dalirefurb.targets.instance_masks import InstanceMasks, filler
 from dalirefurb.targets.kinds import Target, Values
 from dalirefurb.targets.mask_images import MaskError, Masks
 from dalirefurb.targets.masks import runs_of, warp_of
-from dalirefurb.targets.objects import moved_objects
-from dalirefurb.targets.pasting import Draw, Pasted, shapes_of
+from dalirefurb.targets.objects import Draw, Pasted, moved_objects, shapes_of
 from dalirefurb.targets.ragged import Ragged
 
 _POLL_S = 0.1

@@ -27,18 +27,17 @@ from dalirefurb.augment.stages.custom import HostStage
 from dalirefurb.augment.volumes.stages import VolumeStage
 from dalirefurb.augment.volumes.voxels import AFFINE, AXES, Function, Shape, Voxels
 from dalirefurb.dali import Feed
-from dalirefurb.engine.cache_plan import CachePlan
+from dalirefurb.engine.cache_client import CachePlan
 from dalirefurb.engine.finals import Final
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.errors import LoaderError
-from dalirefurb.image_batch import Image, Images
+from dalirefurb.image_batch import Arrays, Image, Images, unpack
 from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.kernels.host import StageRaised
 from dalirefurb.kernels.volumes import gather, resample, smooth
-from dalirefurb.packed import Arrays, unpack
 from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.reading.reader import Reader
-from dalirefurb.source.volume_arrays import FOREGROUND, IMAGE, MASK, chosen, foreground_of, pack_volume, volume_of
+from dalirefurb.source.volumes import FOREGROUND, IMAGE, MASK, chosen, foreground_of, pack_volume, volume_of
 from dalirefurb.system.threads import Background
 
 _PROBES = 4

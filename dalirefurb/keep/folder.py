@@ -38,11 +38,11 @@ from dalirefurb.errors import StoreError
 from dalirefurb.image_batch import Images, rounded
 from dalirefurb.keep.record import RECORD, Records, believable, samples_of, written
 from dalirefurb.store.disk import file_lock
+from dalirefurb.store.disk.layout import write_all
 from dalirefurb.store.disk.page_cache import is_cached
-from dalirefurb.store.disk.records import write_all
 from dalirefurb.store.spec import differences
-from dalirefurb.system.memory_budget import amount
-from dalirefurb.system.sharing import boot_id
+from dalirefurb.system.processes import boot_id
+from dalirefurb.system.resources import amount
 
 IDENTITY = "keep.json"
 _OPENED = ("room", "records", "data")

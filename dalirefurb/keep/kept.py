@@ -26,18 +26,15 @@ from dalirefurb.dali import Decoder, versions
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images
 from dalirefurb.keep.folder import FILES, KeepFolder
-from dalirefurb.keep.planes import Planes, planes_of
-from dalirefurb.keep.prefix import Prefix
+from dalirefurb.keep.forms import Planes, Prefix, planes_of
 from dalirefurb.keep.record import MIXER
 from dalirefurb.reading.inspector import Refused, decoded
 from dalirefurb.reading.pillow_decoder import pillow_version
 from dalirefurb.source.contract import NOT_AT_HAND, DerivedSource, Source, digest_of, spread, without_targets
 from dalirefurb.source.levels import Levels
-from dalirefurb.source.outage import is_page
-from dalirefurb.system.available import available_bytes
-from dalirefurb.system.cores import usable_cores
-from dalirefurb.system.memory_budget import Budget, budget_bytes
-from dalirefurb.system.sharing import local_processes
+from dalirefurb.source.storage import is_page
+from dalirefurb.system.processes import local_processes
+from dalirefurb.system.resources import Budget, available_bytes, budget_bytes, usable_cores
 
 Form = Literal["decoded", "planes", "encoded"] | Sequence[Stage]
 """In which form samples are kept: as images, as images in half the bytes, as bytes that were read, or as what the first

@@ -64,7 +64,7 @@ def _laid_out(data: NDArray[np.uint8], starts: Numbers, sizes: Numbers, layouts:
     shapes = np.column_stack([sizes, np.full(len(sizes), 3)])
 
     def look() -> list[NDArray[np.uint8]]:
-        from dalirefurb.kernels.planes import rgb
+        from dalirefurb.kernels.pixels.planes import rgb
 
         images = [*images_at(data, starts, np.where(layouts[:, None] == RGB, shapes, 0))]
         for row in np.flatnonzero(layouts).tolist():

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dalirefurb.errors import StoreError
 from dalirefurb.keep.folder import FILES, IDENTITY
 from dalirefurb.keep.record import RECORD, Records, believable
-from dalirefurb.store.disk.records import is_whole
+from dalirefurb.store.disk.layout import is_whole
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.normalize import OUTPUTS, compile_output, output_of
 from dalirefurb.kernels.random import compile_mix, compile_walk
 from dalirefurb.kernels.rows import compile_run
-from dalirefurb.system.cores import usable_cores
+from dalirefurb.system.resources import usable_cores
 
 _FUNCTIONS: dict[str, Callable[[], Any]] = {"rows": compile_run, "mix": compile_mix, "walk": compile_walk}
 
@@ -60,7 +60,7 @@ def compile_ahead() -> Path | None:
         The folder that has all, None if none can be written.
     """
     from dalirefurb.kernels.pipelines import compile_operator
-    from dalirefurb.kernels.thread_pool import compile_pool
+    from dalirefurb.kernels.rows import compile_pool
 
     kernels = [f"kernel {name}" for name in kernel_names()]
     _compile_all([*_FUNCTIONS, *kernels, *(f"output {name}" for name in OUTPUTS)])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment.output import Output
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, aligned_empty, rounded
-from dalirefurb.system.remains import Remains
+from dalirefurb.system.resources import Remains
 
 
 def aligned(nbytes: int) -> NDArray[np.uint8]:

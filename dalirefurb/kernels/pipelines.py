@@ -32,7 +32,7 @@ from dalirefurb.image_batch import decoded_rows
 from dalirefurb.kernels.llvm import c_function, memory
 from dalirefurb.kernels.program import Work
 from dalirefurb.kernels.record import WORK
-from dalirefurb.kernels.thread_pool import KernelThreadPool, share
+from dalirefurb.kernels.rows import KernelThreadPool, share
 
 TASK = np.dtype([("work", np.int64), ("rows", np.int64), ("pool", np.int64), ("wrong", np.int64)])
 """What the operator is given: the address of a `WORK`, and of which of its batch's rows were decoded, int64; the

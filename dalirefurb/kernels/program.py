@@ -21,7 +21,7 @@ from dalirefurb.kernels.host import HostFunction
 from dalirefurb.kernels.kernel import compile_any, kernel_named
 from dalirefurb.kernels.lower import KernelOp
 from dalirefurb.kernels.normalize import LANES, compile_output, output_of
-from dalirefurb.kernels.planes import planes_first, record_behind_planes
+from dalirefurb.kernels.pixels.planes import planes_first, record_behind_planes
 from dalirefurb.kernels.record import DONE, NOT_SPLIT, PROBLEMS, RAISED, WIDTH, WORK
 
 

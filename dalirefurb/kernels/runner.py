@@ -21,7 +21,7 @@ from dalirefurb.image_batch import Images, Rows, row_addresses
 from dalirefurb.kernels.buffers import OutputBuffers
 from dalirefurb.kernels.pipelines import DecodePipelines
 from dalirefurb.kernels.program import KernelProgram, Work
-from dalirefurb.kernels.thread_pool import KernelThreadPool
+from dalirefurb.kernels.rows import KernelThreadPool
 
 _LET_PASS_S = 0.001
 """How long those who hand a batch over have Python's lock to themselves; whoever has it could keep it for 5 ms."""

@@ -24,7 +24,7 @@ from xxhash import xxh3_64_intdigest
 
 from dalirefurb import dali
 from dalirefurb.image_batch import Image
-from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
+from dalirefurb.reading.bad_samples import BadSamplePolicy
 from dalirefurb.reading.formats import JPEG_NEAR, Header, pnm_header, proven
 from dalirefurb.reading.pillow_decoder import PillowDecoder, PillowError
 from dalirefurb.source.contract import Numbers

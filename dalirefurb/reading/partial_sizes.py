@@ -1,13 +1,27 @@
-"""Sizes of partial images in bytes: exact where recipe or source fix them; else samples tell about."""
+"""Sizes of partial images in bytes, and the largest share of the samples whose images fit a cache's budget.
+
+A coverage is part of the plan. A store never takes one from the memory at hand: it is proposed here, read by the user,
+and passed to the planner, so that every run that continues this one, and every machine, has the same.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from bisect import bisect_right
+from contextlib import closing
+from dataclasses import dataclass, replace
 
 from dalirefurb import rng
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.calls import explains
+from dalirefurb.checks import require
+from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
+from dalirefurb.store.disk.layout import Layout
+from dalirefurb.store.spec import StoreSpec
+from dalirefurb.system.resources import Budget, amount, available_bytes, budget_bytes, bytes_on_disk
 
 _PROBES = 256
 _CHANNELS = 3
@@ -65,3 +79,117 @@ def partial_sizes(source: Source, recipe: Recipe, reader: Reader, *, seed: int) 
     std, largest = float(nbytes.std()), float(nbytes.max())
     error = std / len(nbytes) ** 0.5 if len(nbytes) < len(source) else 0.0
     return PartialSizes(None, float(nbytes.mean()), std, largest, error)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A coverage, and what it means.
+
+    Attributes:
+        coverage: Share of the samples to cache, to be passed to `Refurbish`, in as few digits as say it exactly.
+        num_samples: Number of samples in the source.
+        covered: Number of samples that are cached.
+        reuse_factor: Number of uses of a cached version.
+        slots: Largest number of versions that are held at one time.
+        nbytes: Number of bytes that the slots take.
+        budget_bytes: Number of bytes that the slots may take.
+        misses_per_epoch: Number of partial images that an epoch computes, on average, after the first epoch, which
+            computes all.
+    """
+
+    coverage: float
+    num_samples: int
+    covered: int
+    reuse_factor: int
+    slots: int
+    nbytes: int
+    budget_bytes: int
+    misses_per_epoch: int
+
+    def __str__(self) -> str:
+        """Say it in three lines."""
+        share = self.misses_per_epoch / self.num_samples
+        of_all = "" if self.covered == self.num_samples else f"; all cached, it would be {1 / self.reuse_factor:.1%}"
+        return (
+            f"coverage={self.coverage}: {self.covered:,} of {self.num_samples:,} samples are cached, in "
+            f"{self.slots:,} slots of together {amount(self.nbytes)}; the budget is {amount(self.budget_bytes)}\n"
+            f"after the first epoch, an epoch computes {self.misses_per_epoch:,} partial images, {share:.1%} of all"
+            f"{of_all}\n"
+            f"pass coverage={self.coverage} to Refurbish, the same in every run that is to continue this one"
+        )
+
+    __repr__ = __str__
+
+
+@explains
+def propose_coverage(
+    source: Source,
+    recipe: Recipe,
+    planner: Refurbish,
+    budget: Budget,
+    *,
+    path: str | os.PathLike[str] | None = None,
+) -> Proposal:
+    """Find the largest coverage whose plan fits a budget.
+
+    Args:
+        source: Source of the samples, as for `Loader`.
+        recipe: Recipe, as for `Loader`. Where its partial images vary in size, the headers of some samples are read,
+            and the bytes are those that a store sets aside for such images.
+        planner: Planner, as for `Loader`; its own coverage does not matter.
+        budget: "16GB", "60%" or bytes. A share is of the memory that this process can still take, or with `path` of
+            the space on that disk that is free, or taken by that file. The plan is that of all ranks: where they are on
+            several machines, name the bytes of all of them together.
+        path: Path of a `DiskStore`'s file. By default the budget is for memory.
+
+    Raises:
+        ConfigurationError: If nothing fits, or the plan caches nothing whatever its coverage.
+        SampleError: If a header cannot be read, or an image has a size that a stage cannot take.
+    """
+    if not isinstance(planner, Refurbish) or planner.reuse_factor == 1:
+        raise ConfigurationError(
+            f"coverage is for plans that reuse versions, so the planner must be a Refurbish with a reuse_factor of at "
+            f"least 2, got {planner!r}: pass one"
+        )
+    remedy = "pass the share of the volumes that the budget holds, each of as many bytes as a partial volume has"
+    require(not source.volumes, "source", "a source of images, not of volumes", source, remedy)
+    planner.check_samples(len(source))
+    limit = budget_bytes(budget, available=available_bytes if path is None else lambda: bytes_on_disk(path))
+    with closing(Reader(source, max_batch_size=64, num_threads=1, refusal=recipe.refusal)) as reader:
+        sizes = partial_sizes(source, recipe, reader, seed=planner.seed)
+
+    def covering(covered: int) -> Refurbish:
+        return replace(planner, coverage=_coverage(covered, planner.num_samples))
+
+    def nbytes(covered: int) -> int:
+        slots = covering(covered).peak_slots
+        spec = StoreSpec(sizes.slot_shape, slots, {}, sizes.arena_bytes(slots))
+        return spec.nbytes if path is None else Layout(spec).nbytes
+
+    covered = bisect_right(range(1, planner.num_samples + 1), limit, key=nbytes)
+    if covered == 0:
+        raise ConfigurationError(
+            f"the budget must hold at least one partial image, but is {limit} bytes, and one needs {nbytes(1)}: "
+            f"pass a larger budget, or a recipe whose partial images are smaller"
+        )
+    chosen = covering(covered)
+    return Proposal(
+        coverage=chosen.coverage,
+        num_samples=planner.num_samples,
+        covered=covered,
+        reuse_factor=planner.reuse_factor,
+        slots=chosen.peak_slots,
+        nbytes=nbytes(covered),
+        budget_bytes=limit,
+        misses_per_epoch=round(planner.num_samples * chosen.reuse.misses),
+    )
+
+
+def _coverage(covered: int, num_samples: int) -> float:
+    """Return the shortest decimal that covers exactly this many samples, as `Refurbish` rounds.
+
+    >>> _coverage(320_292, 1_281_167), _coverage(333, 1000), _coverage(7, 7)
+    (0.25, 0.333, 1.0)
+    """
+    decimals = (round(covered / num_samples, digits) for digits in range(1, 16))
+    return next(value for value in decimals if value > 0 and round(value * num_samples) == covered)

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from dalirefurb.dali import GraphError, undecodable
 from dalirefurb.errors import DalirefurbError, LoaderError, SampleError
 from dalirefurb.image_batch import Images
+from dalirefurb.reading.bad_samples import Substitutes
 from dalirefurb.reading.formats import as_pnm
 from dalirefurb.reading.inspector import Inspector, OnLook, Refused
-from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source
 from dalirefurb.source.contract import Numbers
 from dalirefurb.source.levels import Levels
-from dalirefurb.source.outage import RETRY_S, Patience, is_page
+from dalirefurb.source.storage import RETRY_S, Patience, is_page
 from dalirefurb.system.threads import Background
 
 

@@ -11,29 +11,29 @@ import numpy as np
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.aug_mix import AugMix
 from dalirefurb.augment.policies.auto_augment import POLICIES, AutoAugmentFirst, sub_policies_of
-from dalirefurb.augment.policies.one_operation import (
+from dalirefurb.augment.policies.layers import (
     AdjustSharpness,
     AutoContrast,
     Equalize,
     Invert,
     Posterize,
+    RandAugmentLayer,
     Solarize,
+    TrivialAugmentLayer,
 )
 from dalirefurb.augment.policies.operations import Chosen, RangedOperation
-from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
 from dalirefurb.augment.policies.sub_policies import halves_of
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays, Stage, as_inputs, draw
-from dalirefurb.augment.stages.blur import GaussianBlur
-from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale, SolarizeAdd
+from dalirefurb.augment.stages.color import ColorJitter, GaussianBlur, RandomGrayscale, SolarizeAdd
 from dalirefurb.augment.stages.crop import HorizontalFlip, RandomCrop, VerticalFlip
 from dalirefurb.augment.stages.erasing import Cutout, RandomErasing
 from dalirefurb.augment.stages.geometry import RandomAffine, RandomPerspective, RandomRotation
 from dalirefurb.augment.stages.resize import RandomResizedCrop
 from dalirefurb.dali import Graph, Replica
 from dalirefurb.show.pictures import Image, levels
-from dalirefurb.system.cores import usable_cores
+from dalirefurb.system.resources import usable_cores
 
 MAGNITUDES = 7
 """Of each operation that has a range. Signed ones are shown without effect in the middle."""

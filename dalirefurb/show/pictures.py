@@ -22,7 +22,7 @@ from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.loader import Loader
 from dalirefurb.planning.batch_plan import BatchPlan
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
+from dalirefurb.reading.bad_samples import BadSamplePolicy
 from dalirefurb.source import Source
 from dalirefurb.store import MemoryStore
 from dalirefurb.targets.instance_masks import InstanceMasks

@@ -12,7 +12,7 @@ from dalirefurb.image_batch import Images
 from dalirefurb.source.contract import Source, digest_of, spread
 from dalirefurb.source.labels import as_array
 from dalirefurb.source.levels import Levels, ValueRange, checked_range
-from dalirefurb.source.stamps import hash_pixels
+from dalirefurb.source.storage import hash_pixels
 
 
 class Arrays(Source):

@@ -20,11 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 from dalirefurb.calls import Explained, Words, instead
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.image_batch import Images
-from dalirefurb.packed import unpack
+from dalirefurb.image_batch import Images, unpack
 from dalirefurb.source.labels import as_array, checked_labels, refuse_mask, warn_of_many
 from dalirefurb.source.levels import Levels, ValueRange
-from dalirefurb.source.outage import Patience
+from dalirefurb.source.storage import Patience
 
 ANNOTATED = "Annotated"
 """What the fingerprint of a source with targets calls it."""

@@ -18,8 +18,7 @@ from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, fingerprint_of_names, spread
 from dalirefurb.source.labels import number_labels, warn_of_many
 from dalirefurb.source.levels import ValueRange, checked_range
-from dalirefurb.source.outage import is_outage
-from dalirefurb.source.stamps import stamp_files, stamps_of
+from dalirefurb.source.storage import is_outage, stamp_files, stamps_of
 
 _ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".avif", ".tif", ".tiff")
 EXTENSIONS = (*_ENDINGS, ".ppm", ".pgm", ".pbm", ".pnm", ".jp2")

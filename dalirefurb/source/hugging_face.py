@@ -14,9 +14,8 @@ from dalirefurb.source.contract import Source, fingerprint_of_names, spread
 from dalirefurb.source.files import read_file
 from dalirefurb.source.labels import TARGETS
 from dalirefurb.source.levels import ValueRange, checked_range
-from dalirefurb.source.outage import is_outage
 from dalirefurb.source.shards import place
-from dalirefurb.source.stamps import stamp_files
+from dalirefurb.source.storage import is_outage, stamp_files
 
 
 class HuggingFaceImages(Source):

@@ -21,8 +21,8 @@ from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import Source, digest_of, fingerprint_of_names
 from dalirefurb.source.files import EXTENSIONS, PathLike
 from dalirefurb.source.levels import ValueRange, checked_range
-from dalirefurb.source.outage import is_page
 from dalirefurb.source.shards import MappedShards, Shards, open_shards, unreadable
+from dalirefurb.source.storage import is_page
 from dalirefurb.source.tar_scan import Scan, header_hash, scan, split_name
 
 _SCANS = 8

@@ -24,7 +24,7 @@ from dalirefurb.checks import integer
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.spec import StoreSpec
-from dalirefurb.system.memory_budget import amount
+from dalirefurb.system.resources import amount
 
 
 class Lease:

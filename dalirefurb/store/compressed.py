@@ -22,7 +22,7 @@ from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.image_batch import ALIGNMENT, Image, Images
 from dalirefurb.store.base import Contents, Keys, LayeredContents, Lease, Store, Taken
 from dalirefurb.store.spec import StoreSpec
-from dalirefurb.system.cores import usable_cores
+from dalirefurb.system.resources import usable_cores
 
 _FORMAT = 2
 _LEVEL = 1

@@ -25,14 +25,13 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.base import Contents, Keys, LayeredContents, Lease, Store, Taken
 from dalirefurb.store.device.store import DeviceStore
-from dalirefurb.store.disk.file_header import Layout
+from dalirefurb.store.disk.layout import Layout
 from dalirefurb.store.disk.store import DiskStore
-from dalirefurb.store.key_index import Numbers, distinct
 from dalirefurb.store.memory import MemoryStore
+from dalirefurb.store.slot_table import Numbers, distinct
 from dalirefurb.store.spec import StoreSpec
-from dalirefurb.system.available import available_bytes, bytes_on_disk
-from dalirefurb.system.memory_budget import Budget, amount, budget_bytes, checked_budget
-from dalirefurb.system.sharing import local_processes
+from dalirefurb.system.processes import local_processes
+from dalirefurb.system.resources import Budget, amount, available_bytes, budget_bytes, bytes_on_disk, checked_budget
 
 
 class _Tiers(LayeredContents):

@@ -1,4 +1,4 @@
-"""Daemon threads that work for a loader without keeping the process alive.
+"""Daemon threads that work for a loader without keeping the process alive, and a wait until those of others rest.
 
 The threads of `concurrent.futures` are joined when the interpreter ends, so that one read that never returns would keep
 an interrupted process from ending.
@@ -6,6 +6,7 @@ an interrupted process from ending.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
@@ -192,3 +193,33 @@ def _work(jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> No
                 job.set_result(result)
                 del result
         del entry, job, work  # Else its result would live until the next one.
+
+
+_CHECK_S = 0.05
+_SHARE = 0.1
+
+
+def wait_until_idle(limit_s: float) -> bool:
+    """Wait until no thread of this process works; return whether that was within `limit_s` seconds."""
+    began = time.perf_counter()
+    while time.perf_counter() - began < limit_s:
+        before = time.process_time()
+        time.sleep(_CHECK_S)
+        if time.process_time() - before < _SHARE * _CHECK_S:
+            return True
+    return False
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+
+
+def keep_memory() -> None:
+    """Have the process keep what is let go of, for the next loader, where malloc is glibc's.
+
+    Else, on a virtual machine, its host is told of it two seconds later (Linux's free page reporting), and what the
+    host then does takes time from some batches of whoever has the next turn.
+    """
+    if hasattr(library := ctypes.CDLL(None), "mallopt"):
+        library.mallopt(_M_ARENA_MAX, 1)
+        library.mallopt(_M_MMAP_MAX, 0)
+        library.mallopt(_M_TRIM_THRESHOLD, -1)

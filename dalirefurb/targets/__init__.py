@@ -23,13 +23,13 @@ A batch is `images, masks` where masks are the only target, else `images, target
 
 from dalirefurb.targets.annotated import Annotated as Annotated
 from dalirefurb.targets.coco import CocoDetection as CocoDetection
-from dalirefurb.targets.hugging_face import objects_of as objects_of
+from dalirefurb.targets.coco import objects_of as objects_of
+from dalirefurb.targets.folders import MaskFolder as MaskFolder
+from dalirefurb.targets.folders import YoloFolder as YoloFolder
 from dalirefurb.targets.instance_masks import InstanceMasks as InstanceMasks
 from dalirefurb.targets.kinds import Boxes as Boxes
 from dalirefurb.targets.kinds import Keypoints as Keypoints
 from dalirefurb.targets.kinds import Objects as Objects
 from dalirefurb.targets.kinds import Polygons as Polygons
 from dalirefurb.targets.kinds import Values as Values
-from dalirefurb.targets.mask_folder import MaskFolder as MaskFolder
 from dalirefurb.targets.mask_images import Masks as Masks
-from dalirefurb.targets.yolo import YoloFolder as YoloFolder

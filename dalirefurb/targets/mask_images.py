@@ -23,9 +23,8 @@ from dalirefurb.checks import integer, is_list, require
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source.contract import digest_of, spread
 from dalirefurb.source.files import read_file
-from dalirefurb.source.outage import is_outage
-from dalirefurb.system.available import available_bytes
-from dalirefurb.system.memory_budget import Budget, budget_bytes
+from dalirefurb.source.storage import is_outage
+from dalirefurb.system.resources import Budget, available_bytes, budget_bytes
 from dalirefurb.targets.kinds import Target
 from dalirefurb.targets.masks import KINDS, MADE, Labels, Matrix, Runs, warp_mask, warp_runs
 

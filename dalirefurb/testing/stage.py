@@ -74,7 +74,7 @@ def kernel_maker(stage: Stage) -> Maker | None:
     from dalirefurb.kernels.buffers import OutputBuffers
     from dalirefurb.kernels.lower import steps_of
     from dalirefurb.kernels.program import KernelProgram
-    from dalirefurb.kernels.thread_pool import KernelThreadPool
+    from dalirefurb.kernels.rows import KernelThreadPool
 
     steps = steps_of((stage,))
     if steps is None:

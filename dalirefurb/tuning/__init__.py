@@ -7,4 +7,4 @@ tune.py has one do its work after the other, and loaders that are to be recommen
 """
 
 from dalirefurb.engine.diagnosis import Diagnosis as Diagnosis
-from dalirefurb.engine.verdict import Verdict as Verdict
+from dalirefurb.engine.stats import Verdict as Verdict

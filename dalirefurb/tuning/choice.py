@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from dalirefurb.engine.verdict import Verdict, verdict_of
+from dalirefurb.engine.stats import Verdict, verdict_of
 from dalirefurb.tuning.costs import LEAST_ROUNDS, REUSE_FACTORS, Costs, SplitCosts, Spread, again
 from dalirefurb.tuning.model import Configuration, Machine, Prediction, Tier, Workload, largest_coverage, predict
 

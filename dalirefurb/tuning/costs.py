@@ -19,9 +19,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.checks import require
+from dalirefurb.checks import Positive, Signed, dataclass_of, require
 from dalirefurb.reading.partial_sizes import PartialSizes
-from dalirefurb.tuning.written import Positive, Signed, read
 
 LIMIT_S = 120.0
 """Seconds to measure for, by default."""
@@ -201,7 +200,7 @@ class Costs:
         Raises:
             ConfigurationError: If it was made of none, as it has been changed.
         """
-        made: Costs = read(cls, values, "costs")
+        made: Costs = dataclass_of(cls, values, "costs")
         remedy = "leave it as it was written"
         require(len(made.splits) > 0, "costs.splits", "of a split at least", [], remedy)
         require(made.cores > 0, "costs.cores", "at least 1", made.cores, remedy)

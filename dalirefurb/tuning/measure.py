@@ -18,15 +18,14 @@ import numpy as np
 import torch
 
 from dalirefurb.augment.recipe import Recipe
-from dalirefurb.doctor.machine import disk_speeds
+from dalirefurb.doctor.findings import disk_speeds
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Frozen, Refurbish, Standard
 from dalirefurb.reading.partial_sizes import PartialSizes, partial_sizes
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, DiskStore, MemoryStore, Store
-from dalirefurb.system.cores import usable_cores, watch_others
-from dalirefurb.system.memory_budget import amount
+from dalirefurb.system.resources import amount, usable_cores, watch_others
 from dalirefurb.tuning.costs import (
     LEAST_ROUNDS,
     LIMIT_S,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dalirefurb.errors import DalirefurbError
 from dalirefurb.show import CACHED, GREY, INK
-from dalirefurb.system.memory_budget import amount
+from dalirefurb.system.resources import amount
 from dalirefurb.tuning.choice import AS_FAST, RESERVE, Choice
 from dalirefurb.tuning.costs import ORDERS, REUSE_FACTORS, SplitCosts
 from dalirefurb.tuning.model import Configuration, Prediction, predict

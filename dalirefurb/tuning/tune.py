@@ -21,9 +21,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, DiskStore, MemoryStore, Store, TieredStore
-from dalirefurb.system.available import available_bytes, bytes_on_disk
-from dalirefurb.system.cores import usable_cores
-from dalirefurb.system.memory_budget import Budget, budget_bytes
+from dalirefurb.system.resources import Budget, available_bytes, budget_bytes, bytes_on_disk, usable_cores
 from dalirefurb.tuning.choice import Choice, Verified, choose, rival, settled
 from dalirefurb.tuning.costs import LEAST_ROUNDS, LIMIT_S, Costs, Placement
 from dalirefurb.tuning.measure import MEASURING, measure

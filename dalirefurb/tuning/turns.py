@@ -29,13 +29,12 @@ from dalirefurb.engine.stats import Stats
 from dalirefurb.errors import DalirefurbError, ReadError, SampleError
 from dalirefurb.loader import Loader
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
+from dalirefurb.reading.bad_samples import BadSamplePolicy
 from dalirefurb.source import Source
-from dalirefurb.source.outage import Patience
+from dalirefurb.source.storage import Patience
 from dalirefurb.store import Store
-from dalirefurb.system.available import available_bytes
-from dalirefurb.system.cores import usable_cores
-from dalirefurb.system.fair_comparison import wait_until_idle
+from dalirefurb.system.resources import available_bytes, usable_cores
+from dalirefurb.system.threads import wait_until_idle
 from dalirefurb.tuning.costs import LEAST_ROUNDS, Placement
 
 Step = Callable[[torch.Tensor, torch.Tensor], object]

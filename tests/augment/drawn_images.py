@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dalirefurb import Recipe
-from dalirefurb.augment.policies.operation_layer import OperationLayer
+from dalirefurb.augment.policies.layers import OperationLayer
 from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.stage import Stage, draw
 from dalirefurb.augment.stages.choice import RandomApply, RandomChoice

@@ -20,7 +20,7 @@ from scipy.stats import chi2_contingency
 
 from dalirefurb import FileList, Loader, Recipe, Standard
 from dalirefurb.augment import ColorJitter, RandAugmentLayer, RandomErasing, RandomResizedCrop, TrivialAugmentLayer
-from dalirefurb.augment.policies.operation_layer import OperationLayer
+from dalirefurb.augment.policies.layers import OperationLayer
 from dalirefurb.augment.policies.operations import OPERATIONS, WIDE_OPERATIONS, BinnedTable, Chosen, Group
 from dalirefurb.augment.policies.timm_operations import OPERATIONS as TIMMS
 from dalirefurb.errors import ConfigurationError

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dalirefurb import Recipe, auto_augment, evaluate, rand_augment, simple, trivial_augment
 from dalirefurb.augment.diversity import diversity
-from dalirefurb.augment.policies.operation_layer import OperationLayer
+from dalirefurb.augment.policies.layers import OperationLayer
 from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS
 from dalirefurb.augment.stage import Arrays, Node, Stage, draw
 from dalirefurb.errors import ConfigurationError

@@ -14,7 +14,7 @@ from scipy.stats import chisquare, kstest
 
 from dalirefurb import Output, Recipe
 from dalirefurb.augment import Cutout, HorizontalFlip, RandomErasing, Stage
-from dalirefurb.augment.stages.noise import LONGEST_SIDE, Noise, byte_sums
+from dalirefurb.augment.stages.erasing import LONGEST_SIDE, Noise, byte_sums
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.testing.stage import stage_pipeline
 from tests.augment.test_operations import PICTURES, Picture

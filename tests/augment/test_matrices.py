@@ -50,7 +50,7 @@ from dalirefurb.augment import (
     VerticalFlip,
 )
 from dalirefurb.augment.geometry import geometry, unmapped
-from dalirefurb.augment.policies.operation_layer import OperationLayer
+from dalirefurb.augment.policies.layers import OperationLayer
 from dalirefurb.augment.policies.operations import Chosen, Group
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner

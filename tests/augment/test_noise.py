@@ -11,7 +11,7 @@ from nvidia.dali.pipeline import pipeline_def
 from scipy.stats import chisquare, norm
 
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD
-from dalirefurb.augment.stages.noise import FIRST, KEYS, ROW, SECOND, THIRD, Noise, byte_sums, paint_noise
+from dalirefurb.augment.stages.erasing import FIRST, KEYS, ROW, SECOND, THIRD, Noise, byte_sums, paint_noise
 
 UNLIKELY = 1e-4
 

@@ -12,6 +12,7 @@ import skimage.data
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
+from dalirefurb.augment.policies.layers import RandAugmentLayer
 from dalirefurb.augment.policies.operations import (
     AUTO_AUGMENT_OPERATIONS,
     OPERATIONS,
@@ -19,7 +20,6 @@ from dalirefurb.augment.policies.operations import (
     BinnedTable,
     Chosen,
 )
-from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.rng import uniforms
 from tests.one_batch import operate, operation_pipeline
 

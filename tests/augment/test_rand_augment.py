@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from dalirefurb.augment.policies.layers import RandAugmentLayer
 from dalirefurb.augment.policies.operations import OPERATIONS, BinnedTable, Chosen
-from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import uniforms
 

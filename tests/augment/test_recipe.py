@@ -12,7 +12,7 @@ from nvidia.dali.pipeline import Pipeline
 from dalirefurb import BadSamplePolicy, ImageFolder, Prefetch, evaluate, rng
 from dalirefurb.augment import Cutout, Invert, Parameter, RandomApply, RandomErasing, RandomGrayscale
 from dalirefurb.augment.output import Output
-from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
+from dalirefurb.augment.policies.layers import RandAugmentLayer
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage, draw
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop

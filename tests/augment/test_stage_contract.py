@@ -61,7 +61,7 @@ from dalirefurb.augment import (
     VerticalFlip,
     timm_auto_augment,
 )
-from dalirefurb.augment.policies.operation_layer import OperationLayer
+from dalirefurb.augment.policies.layers import OperationLayer
 from dalirefurb.testing import StageContract
 from tests.augment.test_erasing import STAGES as ERASING
 from tests.in_turn import EACH_CHANGE

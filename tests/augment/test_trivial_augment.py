@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from dalirefurb.augment.policies.layers import TrivialAugmentLayer
 from dalirefurb.augment.policies.operations import WIDE_OPERATIONS
-from dalirefurb.augment.policies.rand_augment import TrivialAugmentLayer
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.rng import uniforms
 

@@ -36,7 +36,7 @@ SMALL = ["--size", "32", "--batch-size", "16", "--epochs", "2"]
 def unhurried(monkeypatch):
     """Figures of a demo are not looked at, so that nobody waits until the machine is idle."""
     monkeypatch.setattr("dalirefurb.demo.compare._IDLE_LIMIT_S", 0)
-    monkeypatch.setattr("dalirefurb.demo.loading._IDLE_LIMIT_S", 0)
+    monkeypatch.setattr("dalirefurb.demo.compare._IDLE_LIMIT_S", 0)
 
 
 @pytest.fixture(scope="module")
@@ -491,10 +491,10 @@ def test_the_demo_prints_a_table_of_three_runs_and_draws_pictures(tmp_path, caps
 def test_a_demo_that_is_long_enough_shows_loading_alone_and_takes_the_images_that_are_there(
     photographs, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr("dalirefurb.demo.loading._TURN_S", 0.01)
-    monkeypatch.setattr("dalirefurb.demo.loading._IMAGES", 1)
-    monkeypatch.setattr("dalirefurb.demo.loading._ROUNDS", 1)
-    monkeypatch.setattr("dalirefurb.demo.loading.usable_cores", lambda: 1)
+    monkeypatch.setattr("dalirefurb.demo.compare._TURN_S", 0.01)
+    monkeypatch.setattr("dalirefurb.demo.compare._IMAGES", 1)
+    monkeypatch.setattr("dalirefurb.demo.compare._ROUNDS", 1)
+    monkeypatch.setattr("dalirefurb.demo.compare.usable_cores", lambda: 1)
     monkeypatch.setattr("dalirefurb.cli.terminal._FIRST_S", 0.001)
     monkeypatch.setattr("dalirefurb.cli.outcome._LEVEL", logging.INFO)
     monkeypatch.setattr("dalirefurb.demo.compare._TIMED_BATCHES", 6)

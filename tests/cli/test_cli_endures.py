@@ -202,7 +202,7 @@ def test_no_message_names_an_argument_of_python(refusals):
 
 
 def test_images_that_fill_the_memory_are_refused(photographs, capsys, monkeypatch):
-    monkeypatch.setattr("dalirefurb.system.available.available_bytes", lambda: 10**9)
+    monkeypatch.setattr("dalirefurb.engine.memory.available_bytes", lambda: 10**9)
     status, line = error_of(capsys, "train", photographs, "--size", 20000, "--batch-size", 16)
     assert status == 2
     assert re.search(

@@ -7,7 +7,7 @@ import torch
 
 from dalirefurb.augment.presets import rand_augment
 from dalirefurb.cli.terminal import counted
-from dalirefurb.demo import loading
+from dalirefurb.demo import compare
 from dalirefurb.demo.pillow_images import MEAN, STD, PillowImages
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.source import ImageFolder
@@ -23,11 +23,11 @@ def test_a_data_loader_that_cannot_work_is_left_out_and_the_demo_goes_on(photogr
     def serve(count):
         raise RuntimeError("no shared\nmemory")
 
-    monkeypatch.setattr(loading, "_data_loader", lambda *_: serve)
-    monkeypatch.setattr(loading, "_stock_dali", lambda *_: range)  # It works in the demo that is long enough.
+    monkeypatch.setattr(compare, "_data_loader", lambda *_: serve)
+    monkeypatch.setattr(compare, "_stock_dali", lambda *_: range)  # It works in the demo that is long enough.
     for name, value in (("_TURN_S", 0.01), ("_IMAGES", 1), ("_ROUNDS", 1), ("_IDLE_LIMIT_S", 0)):
-        monkeypatch.setattr(loading, name, value)
-    speeds = loading.load_alone(ImageFolder(photographs), rand_augment(32), Refurbish(12, batch_size=4, reuse_factor=2))
+        monkeypatch.setattr(compare, name, value)
+    speeds = compare.load_alone(ImageFolder(photographs), rand_augment(32), Refurbish(12, batch_size=4, reuse_factor=2))
     assert list(speeds) == ["stock DALI", "dalirefurb, standard", "dalirefurb, reuse factor 2"]
     assert capsys.readouterr().err == "dalirefurb: warning: torch's DataLoader is left out: no shared memory\n"
 
@@ -35,16 +35,16 @@ def test_a_data_loader_that_cannot_work_is_left_out_and_the_demo_goes_on(photogr
 def test_batches_made_ahead_are_not_counted_as_speed(monkeypatch):
     """Those that wait come at once; then each takes a second."""
     for cores in (1, 2, 8):
-        monkeypatch.setattr(loading, "usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(compare, "usable_cores", lambda cores=cores: cores)
         now = [0.0]
-        monkeypatch.setattr(loading.time, "perf_counter", lambda now=now: now[0])
+        monkeypatch.setattr(compare.time, "perf_counter", lambda now=now: now[0])
 
         def serve(count, now=now):
             for number in range(count):
-                now[0] += number >= loading._MADE_AHEAD
+                now[0] += number >= compare._MADE_AHEAD
                 yield number
 
-        assert loading._turn(serve, 10)() == 10
+        assert compare._turn(serve, 10)() == 10
 
 
 def test_images_by_pillow_are_what_a_network_takes_each_drawn_anew(photographs):

@@ -223,7 +223,7 @@ def test_arrays_are_served_by_kernels_as_by_dali(
     """By all operations but Equalize, which kernels do as Pillow does."""
     others = tuple(operation for operation in OPERATIONS if operation.name != "Equalize")
     assert len(others) == len(OPERATIONS) - 1
-    monkeypatch.setattr("dalirefurb.augment.policies.rand_augment.OPERATIONS", others)
+    monkeypatch.setattr("dalirefurb.augment.policies.layers.OPERATIONS", others)
     recipe, planner = rand_augment(SIZE, raw=True, split=split), Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=2)
     ours = epochs(Loader(arrays, recipe, planner, MemoryStore(), kernels="numba"), 3)
     assert torch.equal(ours, epochs(Loader(arrays, recipe, planner, MemoryStore(), kernels="dali"), 3))

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dalirefurb.engine.batch_group import BatchGroup, Position, UpcomingGroups, grouped, planned
-from dalirefurb.engine.cache_client import CacheClient
-from dalirefurb.engine.cache_plan import CachePlan
+from dalirefurb.engine.cache_client import CacheClient, CachePlan
 from dalirefurb.engine.preparer import Preparer
 from dalirefurb.engine.stats import Tally
 from dalirefurb.image_batch import Images

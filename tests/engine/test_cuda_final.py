@@ -35,8 +35,7 @@ from dalirefurb import (
 )
 from dalirefurb.augment import Custom, GaussianBlur, HorizontalFlip, KernelStage, RandomErasing
 from dalirefurb.engine import backend_factory, build, configuration, kernel_choice, memory
-from dalirefurb.engine.cuda_final import CudaFinal
-from dalirefurb.engine.cuda_queue import CudaDevice
+from dalirefurb.engine.cuda import CudaDevice, CudaFinal
 from dalirefurb.engine.kernel_choice import Devices, begun_on_gpu, choose_kernels
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels.cuda.program import Launch

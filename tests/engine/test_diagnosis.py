@@ -35,8 +35,7 @@ from dalirefurb import (
 from dalirefurb.engine import engine as engine_module
 from dalirefurb.engine.batch_group import Position
 from dalirefurb.engine.diagnosis import LEAST_STEPS, Facts, diagnose, find, is_filling, model_shares_cores
-from dalirefurb.engine.stats import Course, Tally
-from dalirefurb.engine.verdict import verdict_of
+from dalirefurb.engine.stats import Course, Tally, verdict_of
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner, Reuse

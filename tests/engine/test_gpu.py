@@ -26,6 +26,7 @@ from dalirefurb import (
     rand_augment,
     trivial_augment,
 )
+from dalirefurb.augment.policies.layers import RandAugmentLayer
 from dalirefurb.augment.policies.operations import (
     AUTO_AUGMENT_OPERATIONS,
     OPERATIONS,
@@ -35,7 +36,6 @@ from dalirefurb.augment.policies.operations import (
     Group,
     Operation,
 )
-from dalirefurb.augment.policies.rand_augment import RandAugmentLayer
 from dalirefurb.dali import Graph
 from dalirefurb.engine.backend_factory import BackendFactory
 from dalirefurb.engine.finals import _laid_out

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 from dalirefurb import FileList, MemoryStore, Recipe, Refurbish, Standard
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import RandomResizedCrop
-from dalirefurb.reading.bad_sample_policy import BadSamplePolicy
+from dalirefurb.reading.bad_samples import BadSamplePolicy
 from tests.in_turn import in_turn
 from tests.loading import flat_loader
 from tests.one_batch import levels

@@ -28,8 +28,8 @@ from dalirefurb.planning import Frozen
 from dalirefurb.store import DeviceStore, Store, StoreSpec
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device import memory as device_memory
-from dalirefurb.system import available
-from dalirefurb.system.memory_budget import budget_bytes
+from dalirefurb.system import resources
+from dalirefurb.system.resources import budget_bytes
 from dalirefurb.targets import InstanceMasks
 from tests.ordered_device import OrderedDevice
 from tests.store.device_scenes import planned
@@ -321,7 +321,7 @@ def test_a_loader_that_pins_more_than_there_is_is_refused(
     device: OrderedDevice, made: list[str], arrays: Arrays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda: 2**34)
-    monkeypatch.setattr(available, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
     with pytest.raises(OutOfMemoryError, match=r"^memory must hold .*slots.*, but 1\.00 KB are free: use"):
         load(arrays, DeviceStore(pinned_host=True))
     assert made == []
@@ -346,14 +346,14 @@ def test_on_the_cpu_no_gpu_is_asked(arrays: Arrays, monkeypatch: pytest.MonkeyPa
 
 def room(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
     """Have the machine leave so many bytes."""
-    monkeypatch.setattr(available, "_machine", lambda _: [nbytes])
-    monkeypatch.setattr(available, "_groups", lambda _: [])
+    monkeypatch.setattr(resources, "_machine", lambda _: [nbytes])
+    monkeypatch.setattr(resources, "_groups", lambda _: [])
 
 
 @pytest.fixture(autouse=True)
 def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have nothing count that other tests left, and a collector would find in the middle of one."""
-    monkeypatch.setattr(available, "_takers", WeakValueDictionary())
+    monkeypatch.setattr(resources, "_takers", WeakValueDictionary())
 
 
 @pytest.fixture
@@ -455,55 +455,55 @@ def test_depths_shrink_to_the_least_and_no_number_that_was_chosen_does(final_dev
 def test_two_loaders_count_each_other(arrays: Arrays, needed: list[Needs], monkeypatch: pytest.MonkeyPatch) -> None:
     """What one promises, and has not touched, the other one does not have."""
     room(monkeypatch, 2**33)
-    before = available.available_bytes()
+    before = resources.available_bytes()
     assert before is not None
     with MemoryStore() as store, Loader(arrays, RECIPE, PLANNER, store) as loader:
-        assert available.available_bytes() == before - needed[0][HOST].total()
+        assert resources.available_bytes() == before - needed[0][HOST].total()
         room(monkeypatch, needed[0][HOST].total() * 5 // 3)
         with MemoryStore() as other, Loader(arrays, RECIPE, PLANNER, other) as validation:
             assert validation.batches_ahead < loader.batches_ahead
             assert needed[0][HOST].total() + needed[1][HOST].total() <= needed[0][HOST].total() * 5 // 3
         room(monkeypatch, 2**33)
-        assert available.available_bytes() == before - needed[0][HOST].total()
+        assert resources.available_bytes() == before - needed[0][HOST].total()
         batches = 0
         while batches <= loader.batches_ahead:
             batches += sum(1 for _ in loader)
         # All that waits is there now, which the system knows, and what was stored.
         images = SIZE * SIZE * 3
-        assert available.available_bytes() == before - store.nbytes * 2 + images * store._opened().slot_table.fresh  # type: ignore[attr-defined]
+        assert resources.available_bytes() == before - store.nbytes * 2 + images * store._opened().slot_table.fresh  # type: ignore[attr-defined]
         loader.close()
-        assert available.promised_bytes() <= store.nbytes * 2
-    assert available.available_bytes() == before
+        assert resources.promised_bytes() <= store.nbytes * 2
+    assert resources.available_bytes() == before
 
 
 def test_a_loader_that_is_collected_gives_its_share_back(arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
     room(monkeypatch, 2**33)
-    before = available.promised_bytes()
+    before = resources.promised_bytes()
     loader = Loader(arrays, RECIPE, PLANNER)
-    assert available.promised_bytes() > before
+    assert resources.promised_bytes() > before
     del loader
     gc.collect()
-    assert available.promised_bytes() == before
+    assert resources.promised_bytes() == before
 
 
 def test_a_closed_loader_that_is_kept_promises_nothing(arrays: Arrays) -> None:
-    before = available.promised_bytes()
+    before = resources.promised_bytes()
     loader = Loader(arrays, RECIPE, PLANNER)
     loader.close()
-    assert available.promised_bytes() == before
+    assert resources.promised_bytes() == before
     assert len(loader) == 4
 
 
 @pytest.mark.parametrize("shape", [(SIZE, SIZE, 3), None])
 def test_a_store_promises_what_no_sample_has_been_in(shape: tuple[int, int, int] | None) -> None:
-    before = available.promised_bytes()
+    before = resources.promised_bytes()
     image = SIZE * SIZE * 3
     spec = StoreSpec(shape, NUM_SAMPLES, {}, 0 if shape else 2 * NUM_SAMPLES * image)
     with MemoryStore() as store:
         taken = store.takes(spec).host
         store.open(spec)
-        assert available.promised_bytes() - before == taken
+        assert resources.promised_bytes() - before == taken
         keys = np.arange(NUM_SAMPLES // 2)
         store.put(keys, keys, [*np.zeros((len(keys), SIZE, SIZE, 3), np.uint8)])
-        assert available.promised_bytes() - before == (taken - len(keys) * image if shape else taken // 2)
-    assert available.promised_bytes() == before
+        assert resources.promised_bytes() - before == (taken - len(keys) * image if shape else taken // 2)
+    assert resources.promised_bytes() == before

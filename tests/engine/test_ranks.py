@@ -37,7 +37,7 @@ from dalirefurb.errors import ConfigurationError, LoaderError, NothingKeptWarnin
 from dalirefurb.planning import BatchEcho, Fresh, Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
-from dalirefurb.system.available import available_bytes
+from dalirefurb.system.resources import available_bytes
 from dalirefurb.testing.plans import owned
 from tests.loading import flat_loader
 from tests.pictures import write_folder

@@ -35,7 +35,7 @@ from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.image_batch import GREY, HALVED, RGB, Images, Places, layout_bytes
 from dalirefurb.keep import kept as kept_module
 from dalirefurb.keep import upkeep
-from dalirefurb.keep.planes import planes_of
+from dalirefurb.keep.forms import planes_of
 from dalirefurb.keep.record import RECORD
 from dalirefurb.kernels import planes
 from dalirefurb.kernels.kernel import compile_kernel, kernel_named

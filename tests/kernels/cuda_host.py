@@ -23,7 +23,7 @@ from dalirefurb.kernels.cuda.source import name_of, translated
 from dalirefurb.kernels.kernel import kernel_names
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.program import KernelProgram, Work
-from dalirefurb.kernels.thread_pool import KernelThreadPool
+from dalirefurb.kernels.rows import KernelThreadPool
 
 Picture = NDArray[np.uint8]
 

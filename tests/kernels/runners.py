@@ -9,8 +9,8 @@ from dalirefurb.kernels.buffers import OutputBuffers
 from dalirefurb.kernels.lower import KernelOp
 from dalirefurb.kernels.pipelines import DecodePipelines
 from dalirefurb.kernels.program import KernelProgram
+from dalirefurb.kernels.rows import KernelThreadPool
 from dalirefurb.kernels.runner import KernelRunner
-from dalirefurb.kernels.thread_pool import KernelThreadPool
 
 
 def runner_of(

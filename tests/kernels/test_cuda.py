@@ -42,8 +42,7 @@ from dalirefurb.dali import GraphError
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels.buffers import PlainLevels
 from dalirefurb.kernels.cuda.counting import PHOTOGRAPH, launches_of, row_bytes
-from dalirefurb.kernels.cuda.launcher import OPTIONS
-from dalirefurb.kernels.cuda.program import CudaProgram
+from dalirefurb.kernels.cuda.program import OPTIONS, CudaProgram
 from dalirefurb.kernels.cuda.source import source, translated
 from dalirefurb.kernels.kernel import kernel_names
 from dalirefurb.kernels.lower import steps_of

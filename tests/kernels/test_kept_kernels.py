@@ -233,7 +233,7 @@ from dalirefurb.kernels import llvm
 from dalirefurb.kernels.ahead import compile_named
 from dalirefurb.kernels.pipelines import _compile_operate, _compile_setup
 from dalirefurb.kernels.rows import compile_run
-from dalirefurb.kernels.thread_pool import _compile_serve, _compile_share
+from dalirefurb.kernels.rows import _compile_serve, _compile_share
 
 assert numba.version_info.short in llvm._TRIED_WITH, "kernels compile slowly with this version of Numba"
 before = {name: getattr(owner, name) for owner, name, _ in llvm._changes("")}

@@ -47,14 +47,14 @@ from dalirefurb.augment.stage import Stage, draw
 from dalirefurb.dali import GraphError
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import row_addresses
-from dalirefurb.kernels import buffers, pipelines, program, random, rows, runner, thread_pool
+from dalirefurb.kernels import buffers, pipelines, program, random, rows, runner
 from dalirefurb.kernels.kernel import compile_kernel, kernel_names
 from dalirefurb.kernels.llvm import c_function, memory
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.normalize import OUTPUTS, compile_output
 from dalirefurb.kernels.program import KernelProgram, Work
 from dalirefurb.kernels.record import DONE, PROBLEMS
-from dalirefurb.kernels.thread_pool import KernelThreadPool
+from dalirefurb.kernels.rows import KernelThreadPool
 from tests.endings import nothing_left
 from tests.engine.test_bit_identity import Batches, assert_same
 from tests.faults import limited
@@ -90,8 +90,8 @@ FORBIDDEN = (b"NRT_MemInfo_alloc", b"NRT_Allocate", b".const.picklebuf")
 
 COMPILED: dict[str, Callable[[], Any]] = {
     "run": rows.compile_run.__wrapped__,
-    "share": thread_pool._compile_share.__wrapped__,
-    "serve": thread_pool._compile_serve.__wrapped__,
+    "share": rows._compile_share.__wrapped__,
+    "serve": rows._compile_serve.__wrapped__,
     "setup": pipelines._compile_setup.__wrapped__,
     "operate": pipelines._compile_operate.__wrapped__,
     **{name: partial(compile_kernel.__wrapped__, name) for name in kernel_names()},
@@ -228,7 +228,7 @@ def test_memory_is_used_again_unless_it_is_much(monkeypatch: pytest.MonkeyPatch)
     small, large = (prepared(CASES["whole"], [shape])[0] for shape in ((24, 24), (30, 3000)))
     addresses = [mine.provided(work).record["scratch"][0] for work in (large, small, large)]
     assert len(set(addresses)) == 1
-    monkeypatch.setattr(thread_pool, "KEPT_BYTES", small.scratch.nbytes)
+    monkeypatch.setattr(rows, "KEPT_BYTES", small.scratch.nbytes)
     alone = mine.provided(large)
     assert alone.record["scratch"][0] != addresses[0]
     mine.close()
@@ -337,7 +337,7 @@ def test_an_error_that_compiled_code_drops_is_found(monkeypatch: pytest.MonkeyPa
     heard: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", heard.append)
     failing = c_function(fails, types.void(types.int64, types.int64))
-    monkeypatch.setattr(thread_pool, "compile_run", lambda: failing)
+    monkeypatch.setattr(rows, "compile_run", lambda: failing)
     mine = KernelThreadPool(0)
     work, results = prepared(CASES["window"], SHAPES[:3])
     with pytest.raises(GraphError, match=r"all of 3 rows, but did not carry out 0, 1, 2 \(it was never begun\)"):
@@ -407,7 +407,7 @@ class FailingArrays:
         return call
 
 
-MAKING_ARRAYS = runner, buffers, thread_pool, random, pipelines, program
+MAKING_ARRAYS = runner, buffers, rows, random, pipelines, program
 MODULES = {each.__name__.rpartition(".")[2]: each for each in MAKING_ARRAYS}
 
 

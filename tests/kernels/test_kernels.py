@@ -16,8 +16,8 @@ from dalirefurb.augment import CenterCrop, HorizontalFlip, RandomCrop, RandomRes
 from dalirefurb.augment.kernel_call import Code
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.policies.auto_augment import AutoAugmentFirst, AutoAugmentSecond
+from dalirefurb.augment.policies.layers import RandAugmentLayer, TrivialAugmentLayer
 from dalirefurb.augment.policies.operations import Chosen, Group
-from dalirefurb.augment.policies.rand_augment import RandAugmentLayer, TrivialAugmentLayer
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import draw
 from dalirefurb.errors import LoaderError

@@ -24,13 +24,13 @@ from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import draw
 from dalirefurb.dali import Graph, GraphError
 from dalirefurb.image_batch import Images, row_addresses
-from dalirefurb.kernels import thread_pool as pools
+from dalirefurb.kernels import rows as loop
 from dalirefurb.kernels.llvm import c_function, fetch_add, memory
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import LAST, DecodePipeline, DecodePipelines
 from dalirefurb.kernels.program import KernelProgram, Scratch, Work
 from dalirefurb.kernels.record import DONE, WORK
-from dalirefurb.kernels.thread_pool import KernelThreadPool
+from dalirefurb.kernels.rows import KernelThreadPool
 from tests.one_batch import levels
 from tests.pictures import jpeg, picture
 from tests.pipelines import living_pipelines
@@ -273,7 +273,7 @@ def memory_of(address: int) -> NDArray[np.int64]:
 def run_slowly(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def use(seconds: float) -> None:
         run = slow(seconds)
-        monkeypatch.setattr(pools, "compile_run", lambda: run)
+        monkeypatch.setattr(loop, "compile_run", lambda: run)
 
     return use
 
@@ -293,7 +293,7 @@ def test_threads_and_their_owner_work_side_by_side_and_it_waits_for_all(monkeypa
         fetch_add(inside[1:], 1)
 
     run = c_function(meet, types.void(types.int64, types.int64))
-    monkeypatch.setattr(pools, "compile_run", lambda: run)
+    monkeypatch.setattr(loop, "compile_run", lambda: run)
     pool = KernelThreadPool(3)
     for _ in range(20):
         counts = np.zeros(2, np.int64)

@@ -17,7 +17,7 @@ from dalirefurb.image_batch import Images, Rows
 from dalirefurb.kernels import runner as runner_module
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
-from dalirefurb.kernels.thread_pool import KernelThreadPool
+from dalirefurb.kernels.rows import KernelThreadPool
 from tests.kernels.runners import runner_of
 from tests.one_batch import levels
 

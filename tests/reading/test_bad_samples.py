@@ -40,10 +40,9 @@ from dalirefurb.augment.stages.resize import Resize
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError, StoreError
 from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.planning.planner import Planner
-from dalirefurb.reading.coverage import propose_coverage
-from dalirefurb.reading.quarantine import BadSample, Quarantine
+from dalirefurb.reading.bad_samples import BadSample, Quarantine, Substitutes
+from dalirefurb.reading.partial_sizes import propose_coverage
 from dalirefurb.reading.reader import Reader
-from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.source import Source
 from dalirefurb.testing.plans import owned
 from tests.bad_files import (

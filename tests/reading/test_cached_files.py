@@ -33,15 +33,14 @@ from dalirefurb import (
 )
 from dalirefurb.dali import Graph
 from dalirefurb.engine import cache_client
-from dalirefurb.engine import cache_plan as cache_plan_module
 from dalirefurb.engine.batch_group import BatchGroup, Position
 from dalirefurb.engine.kernel_choice import Kernels
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StoreError
 from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.reading import partial_sizes
-from dalirefurb.reading.coverage import propose_coverage
+from dalirefurb.reading.bad_samples import Substitutes
+from dalirefurb.reading.partial_sizes import propose_coverage
 from dalirefurb.reading.reader import Reader
-from dalirefurb.reading.substitutes import Substitutes
 from dalirefurb.show.pictures import take_pictures
 from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, Lease, Store, StoreSpec
@@ -352,7 +351,7 @@ def test_a_file_larger_than_a_store_can_tell_is_read_each_time(
     source: ImageFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = [len(file) for file in contents(source)]
-    monkeypatch.setattr(cache_plan_module, "_LARGEST", max(sizes) - 1)
+    monkeypatch.setattr(cache_client, "_LARGEST", max(sizes) - 1)
     planner = Frozen(NUM_SAMPLES, batch_size=1, seed=7)  # More batches than are on their way at a time.
     wanted, _ = serve(source, FILES, planner, epochs=3)
     with MemoryStore() as store:

@@ -29,12 +29,11 @@ from dalirefurb import (
 )
 from dalirefurb.augment import CenterCrop, Decode, Resize
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.reading.coverage import Proposal, propose_coverage
-from dalirefurb.reading.partial_sizes import PartialSizes, partial_sizes
+from dalirefurb.reading.partial_sizes import PartialSizes, Proposal, partial_sizes, propose_coverage
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
 from dalirefurb.store import DiskStore
-from dalirefurb.system.memory_budget import amount
+from dalirefurb.system.resources import amount
 from dalirefurb.testing.plans import Replay
 from tests.engine.test_bit_identity import assert_same, serve
 from tests.pictures import write_folder
@@ -137,7 +136,7 @@ def test_a_share_is_of_the_memory_or_of_the_disk_that_is_free_or_the_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     source = Unread(NUM_SAMPLES)
-    monkeypatch.setattr("dalirefurb.reading.coverage.available_bytes", lambda: 10 * SLOT_BYTES)
+    monkeypatch.setattr("dalirefurb.reading.partial_sizes.available_bytes", lambda: 10 * SLOT_BYTES)
     assert propose_coverage(source, simple(SIZE), refurbish(), "30%").slots == 3
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=10**6))
     assert propose_coverage(source, simple(SIZE), refurbish(), "10%", path=tmp_path / "new").budget_bytes == 10**5

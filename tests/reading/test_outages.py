@@ -44,7 +44,7 @@ from dalirefurb.errors import (
 )
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source, TarShards, TorchDataset
-from dalirefurb.source.outage import Patience, is_outage
+from dalirefurb.source.storage import Patience, is_outage
 from tests.bad_files import Batches, assert_same, spoil
 from tests.faults import limited
 from tests.in_turn import in_turn
@@ -544,7 +544,7 @@ def test_a_read_that_does_not_return_is_named_again_and_again_after_twice_as_lon
     kind: int, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, name = block_at(kind)
-    monkeypatch.setattr("dalirefurb.source.outage.BLOCKED_S", 0.2)
+    monkeypatch.setattr("dalirefurb.source.storage.BLOCKED_S", 0.2)
     monkeypatch.setattr("dalirefurb.engine.preparer._POLL_S", 0.05)
     with limited(), loader_of(source, STANDARD) as loader:
         GATE.clear()

@@ -25,7 +25,7 @@ from dalirefurb import Arrays, ImageFolder, Loader, MemoryStore, Recipe, Refurbi
 from dalirefurb.augment.published import convnext
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source import HuggingFaceImages, Source, TorchDataset
-from dalirefurb.source.copies import MOST_BYTES
+from dalirefurb.source.dataset import MOST_BYTES
 from tests.engine.test_bit_identity import assert_same, serve
 from tests.pictures import encode, jpeg, picture, write_folder
 

@@ -12,10 +12,8 @@ import numpy as np
 
 from dalirefurb.augment import HorizontalFlip
 from dalirefurb.augment.output import Output
-from dalirefurb.engine.cache_plan import AskedRows
-from dalirefurb.engine.cuda_final import CudaFinal
-from dalirefurb.engine.cuda_partial import CudaPartial
-from dalirefurb.engine.cuda_queue import CudaQueue
+from dalirefurb.engine.cache_client import AskedRows
+from dalirefurb.engine.cuda import CudaFinal, CudaPartial, CudaQueue
 from dalirefurb.engine.finals import FinalGraph
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, Rows

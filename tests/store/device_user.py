@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dalirefurb.engine.cuda_queue import CudaDevice
+from dalirefurb.engine.cuda import CudaDevice
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images
 from dalirefurb.kernels.cuda.program import WORK

@@ -21,8 +21,7 @@ import pytest
 from dalirefurb.errors import StoreError
 from dalirefurb.store import DiskStore, StoreSpec
 from dalirefurb.store.disk import slot_file
-from dalirefurb.store.disk.file_header import PAGE, SAMPLES_START, Layout, identity
-from dalirefurb.store.disk.records import RECORD_BYTES, Table, read_table
+from dalirefurb.store.disk.layout import PAGE, RECORD_BYTES, SAMPLES_START, Layout, Table, identity, read_table
 from tests.store import test_disk_store
 from tests.store.test_disk_store import FINGERPRINT, SHAPE, image
 

@@ -20,8 +20,7 @@ from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.store import DiskStore, Lease, StoreSpec
 from dalirefurb.store.disk import file_lock, slot_file
 from dalirefurb.store.disk import page_cache as pages
-from dalirefurb.store.disk.file_header import PAGE
-from dalirefurb.store.disk.records import RECORD, Table, read_table
+from dalirefurb.store.disk.layout import PAGE, RECORD, Table, read_table
 
 SHAPE = (40, 50, 3)
 SLOTS = 8

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dalirefurb.store.disk.records import RECORD, RECORD_BYTES, Table, believable, read_table
+from dalirefurb.store.disk.layout import RECORD, RECORD_BYTES, Table, believable, read_table
 
 START, SEED = 4096, 7
 

@@ -16,7 +16,7 @@ from dalirefurb import Arrays, Compressed, DiskStore, ImageFolder, Loader, Memor
 from dalirefurb.errors import StoreError
 from dalirefurb.planning import Frozen
 from dalirefurb.source import FileList, HuggingFaceImages, Source, TarShards
-from dalirefurb.source.stamps import hash_pixels, stamp_files
+from dalirefurb.source.storage import hash_pixels, stamp_files
 from dalirefurb.store import Store
 from tests.engine.test_bit_identity import assert_same, serve
 from tests.pictures import jpeg, picture
@@ -185,7 +185,7 @@ def test_an_array_that_was_changed_in_place_is_noticed_by_the_next_loader() -> N
 def test_every_byte_of_an_array_counts_and_where_it_lies_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dalirefurb.source.stamps._HASHED_BYTES", 300)
+    monkeypatch.setattr("dalirefurb.source.storage._HASHED_BYTES", 300)
     images = np.random.default_rng(0).integers(0, 256, (7, 6, 5, 3), dtype=np.uint8)
     np.save(tmp_path / "images.npy", images)
     channels_first = np.ascontiguousarray(images.transpose(0, 3, 1, 2))

@@ -14,10 +14,10 @@ from hypothesis.stateful import rule
 
 from dalirefurb.errors import ConfigurationError, OutOfMemoryError, StoreError
 from dalirefurb.store import DiskStore, MemoryStore, Store, StoreSpec
-from dalirefurb.store.allocator import ALIGNMENT, Allocator
 from dalirefurb.store.compressed import Compressed
 from dalirefurb.store.disk import slot_file
-from dalirefurb.system.available import available_bytes
+from dalirefurb.store.memory import ALIGNMENT, Allocator
+from dalirefurb.system.resources import available_bytes
 from dalirefurb.testing import StoreContract, StoreMachine
 from dalirefurb.testing.store_machine import SHAPE, SLOTS, held, image, ints
 from tests.in_turn import EACH_CHANGE

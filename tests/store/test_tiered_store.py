@@ -369,7 +369,7 @@ def test_budgets_that_leave_samples_without_a_slot_warn_once_with_both_numbers()
 def test_a_share_of_the_disk_counts_what_the_file_has_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a disk on which nobody else writes meanwhile."""
     free = SimpleNamespace(disk_usage=lambda folder: SimpleNamespace(free=10_000))
-    monkeypatch.setattr("dalirefurb.system.available.shutil", free)
+    monkeypatch.setattr("dalirefurb.system.resources.shutil", free)
     (tier,) = TieredStore(disk="50%", path=tmp_path / "store")._tiers
     assert tier.available() == 10_000
     (tmp_path / "store").write_bytes(bytes(500))

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.system.available import available_bytes
-from dalirefurb.system.memory_budget import Budget, budget_bytes
+from dalirefurb.system.resources import Budget, available_bytes, budget_bytes
 
 
 @pytest.mark.parametrize(

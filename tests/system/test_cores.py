@@ -7,8 +7,7 @@ import pytest
 
 from dalirefurb import Standard
 from dalirefurb.engine.prefetch import Prefetch
-from dalirefurb.system.available import available_bytes
-from dalirefurb.system.cores import usable_cores, watch_others
+from dalirefurb.system.resources import available_bytes, usable_cores, watch_others
 
 V1 = {"proc/self/cgroup": "5:cpu,cpuacct:/job/step\n4:memory:/job\n0::/\n"}
 V2 = {"proc/self/cgroup": "0::/job/step\n"}
@@ -101,7 +100,7 @@ def test_what_others_take_of_the_cores_is_told(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     times = iter([(3.0, 1.0, 1.0, 0.0, 0.0), (6.0, 1.0, 1.5, 0.5, 9.0), (6.0, 1.0, 1.5, 0.5, 9.0)])
     monkeypatch.setattr(os, "times", times.__next__)
-    monkeypatch.setattr("dalirefurb.system.cores.time.perf_counter", iter([100.0, 110.0, 110.0]).__next__)
+    monkeypatch.setattr("dalirefurb.system.resources.time.perf_counter", iter([100.0, 110.0, 110.0]).__next__)
     tick = os.sysconf("SC_CLK_TCK")
     grow(tmp_path, {"proc/stat": "cpu  1000 0 0 500 0 0 0 0 0 0\n"})
     taken = watch_others(tmp_path)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dalirefurb.system import fair_comparison
-from dalirefurb.system.fair_comparison import wait_until_idle
+from dalirefurb.system import threads
+from dalirefurb.system.threads import wait_until_idle
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_a_process_is_idle_when_its_threads_take_less_than_a_tenth_of_a_core(
     made = SimpleNamespace(
         perf_counter=lambda: clock.now, process_time=lambda: cores * min(clock.now - 100, until_s), sleep=sleep
     )
-    monkeypatch.setattr(fair_comparison, "time", made)
+    monkeypatch.setattr(threads, "time", made)
     assert wait_until_idle(3) == idle
     waited = clock.now - 100
     assert waited == pytest.approx(3 if not idle else 1.05 if until_s == 1 else 0.05, abs=0.06)

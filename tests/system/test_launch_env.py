@@ -9,8 +9,7 @@ import pytest
 
 from dalirefurb.engine.rank import ALONE, Rank, present
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.system.launch_env import launched
-from dalirefurb.system.sharing import local_processes
+from dalirefurb.system.processes import launched, local_processes
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "1"}
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "6", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from dalirefurb.system.remains import Remains
+from dalirefurb.system.resources import Remains
 
 
 class Owner:

@@ -22,10 +22,9 @@ from torch.testing._internal.distributed import fake_pg  # noqa: F401 - a group 
 from dalirefurb import Arrays, Loader, MemoryStore, Rank, Refurbish, Standard, simple
 from dalirefurb.engine.prefetch import Prefetch
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.system import sharing
-from dalirefurb.system.available import available_bytes
-from dalirefurb.system.memory_budget import budget_bytes
-from dalirefurb.system.sharing import local_processes, shared_by
+from dalirefurb.system import processes
+from dalirefurb.system.processes import local_processes, shared_by
+from dalirefurb.system.resources import available_bytes, budget_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_RANK")
@@ -46,7 +45,7 @@ class Group:
 
     def say(self, rank: int, machine: str | None = None) -> None:
         store = torch.distributed.distributed_c10d._get_default_store()
-        store.set(f"dalirefurb/machine/{rank}", sharing._machine() if machine is None else machine)
+        store.set(f"dalirefurb/machine/{rank}", processes._machine() if machine is None else machine)
 
     def said(self, rank: int) -> bool:
         store = torch.distributed.distributed_c10d._get_default_store()
@@ -82,7 +81,7 @@ def test_ranks_that_come_later_are_waited_for(group: Group) -> None:
 def test_ranks_that_never_come_are_taken_to_be_here_with_a_warning(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharing, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(processes, "_PATIENCE_S", 0.05)
     group.say(3, "another")
     message = r"nothing was heard of rank 0, 2, so 3 of 4 are taken to be here: let all ranks make a loader, or say"
     with pytest.warns(UserWarning, match=message):
@@ -152,7 +151,7 @@ def test_a_statement_ends_with_its_context_and_none_is_no_statement() -> None:
 
 def test_who_has_no_torch_is_answered_without_it() -> None:
     program = (
-        "import sys; from dalirefurb.system.sharing import local_processes as n; print(n(), 'torch' in sys.modules)"
+        "import sys; from dalirefurb.system.processes import local_processes as n; print(n(), 'torch' in sys.modules)"
     )
     environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, cwd=ROOT)

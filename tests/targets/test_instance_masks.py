@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.targets import InstanceMasks, fill, instance_masks
+from dalirefurb.targets import InstanceMasks, instance_masks
 from dalirefurb.targets.masks import warp_labels
 from tests.targets.test_masks import any_maps
 
@@ -116,7 +116,7 @@ def test_what_is_compiled_does_what_python_does(monkeypatch: pytest.MonkeyPatch)
         lines = rng.normal(0, [1, 1, 20], (1, 2, 3))
         one = drawn(objects, source_map, lines, SIDES)
         with monkeypatch.context() as patch:
-            patch.setattr(instance_masks, "filler", lambda: fill._fill)
+            patch.setattr(instance_masks, "filler", lambda: instance_masks._fill)
             other = drawn(objects, source_map, lines, SIDES)
         assert np.array_equal(one, other)
 

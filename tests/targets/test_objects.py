@@ -15,8 +15,7 @@ from dalirefurb.augment import RandomPerspective
 from dalirefurb.augment.geometry import Geometry
 from dalirefurb.augment.maps import placed
 from dalirefurb.targets import Boxes, masks, objects
-from dalirefurb.targets.objects import map_polygons, rows_of
-from dalirefurb.targets.pasting import Pasted
+from dalirefurb.targets.objects import Pasted, map_polygons, rows_of
 
 HEIGHT, WIDTH = SIZE = (48, 64)
 IDENTITY = np.eye(3)[None]

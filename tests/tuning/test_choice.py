@@ -14,7 +14,7 @@ from matplotlib.text import Text
 
 from dalirefurb import Refurbish
 from dalirefurb.cli.tune import _code
-from dalirefurb.engine.verdict import Verdict
+from dalirefurb.engine.stats import Verdict
 from dalirefurb.errors import ConfigurationError, DalirefurbError
 from dalirefurb.tuning.choice import Verified, rival, settled
 from dalirefurb.tuning.costs import ORDERS, Costs, StepCosts

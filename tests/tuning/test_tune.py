@@ -19,7 +19,7 @@ from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, simp
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import BATCH_SIZE, parser
 from dalirefurb.cli.tune import OF_MEASUREMENT, TUNED
-from dalirefurb.engine.verdict import Verdict
+from dalirefurb.engine.stats import Verdict
 from dalirefurb.errors import ConfigurationError, DalirefurbError, ReadError, StoreError
 from dalirefurb.planning.refurbish import Frozen
 from dalirefurb.tuning import choice as choosing
@@ -56,7 +56,7 @@ def make_small(patch):
     patch.setattr(turning, "_HAND_OVERS_S", 0.0)
     patch.setattr(turning, "_MOST_STEPS", 9)
     patch.setattr(turning, "_IDLE_S", 0.0)
-    patch.setattr("dalirefurb.doctor.machine._LONGEST_S", 0.0)
+    patch.setattr("dalirefurb.doctor.findings._LONGEST_S", 0.0)
     for module in (measuring, advising):
         patch.setattr(module, "_SLICE_S", (0.0, 0.0))
 

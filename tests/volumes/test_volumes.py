@@ -58,10 +58,10 @@ from dalirefurb.augment import (
     Voxels,
 )
 from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError, SampleError, StoreError
-from dalirefurb.packed import pack, unpack
+from dalirefurb.image_batch import pack, unpack
 from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
-from dalirefurb.source.volume_arrays import foreground_of, volume_of
+from dalirefurb.source.volumes import foreground_of, volume_of
 from dalirefurb.store import DeviceStore
 from tests.in_turn import in_turn
 from tests.volumes.reference import batch_of, noise, volumes

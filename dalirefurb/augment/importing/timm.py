@@ -11,8 +11,7 @@ from dalirefurb.augment.importing.assembly import Parts, erasing_after, maybe, p
 from dalirefurb.augment.output import IMAGENET_MEAN, IMAGENET_STD, Channels, Output
 from dalirefurb.augment.policies.timm_strings import timm_auto_augment
 from dalirefurb.augment.stage import Size, Stage
-from dalirefurb.augment.stages.blur import GaussianBlur
-from dalirefurb.augment.stages.color import ColorJitter, RandomGrayscale
+from dalirefurb.augment.stages.color import ColorJitter, GaussianBlur, RandomGrayscale
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, VerticalFlip
 from dalirefurb.augment.stages.resize import RATIO, SCALE, RandomResizedCrop, Resize
 from dalirefurb.calls import Explained, Words, no_argument

@@ -11,11 +11,14 @@ from functools import partial
 from typing import Any, ClassVar
 
 from dalirefurb.augment.importing.assembly import Parts, distinct, maybe, parts_of, refuse
-from dalirefurb.augment.importing.torchvision_pixels import CONVERSIONS, Given, Pixels, channels_after
 from dalirefurb.augment.importing.torchvision_stages import (
+    CONVERSIONS,
     LIGHTLY,
     STAGES,
+    Given,
+    Pixels,
     anti_aliased,
+    channels_after,
     fill_of,
     interpolation_of,
     kind,

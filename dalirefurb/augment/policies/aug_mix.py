@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.augment.kernel_call import KernelCall, Numbers, Parameters, Sizes
-from dalirefurb.augment.policies.operation_layer import OperationLayer
+from dalirefurb.augment.policies.layers import OperationLayer
 from dalirefurb.augment.policies.operations import Chosen, Floats, OperationTable
 from dalirefurb.augment.policies.timm_operations import AUG_MIX, MagnitudeNoise, checked_noise
 from dalirefurb.augment.stage import Arrays, Fill, Interpolation, Node, Parameter

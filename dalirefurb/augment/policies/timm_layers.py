@@ -15,7 +15,7 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.augment.policies.operation_layer import OperationLayer
+from dalirefurb.augment.policies.layers import OperationLayer
 from dalirefurb.augment.policies.operations import Chosen, Floats, Operation, OperationTable
 from dalirefurb.augment.policies.sub_policies import (
     FirstOperation,

@@ -14,7 +14,7 @@ struct paint : Kernel {
   }
 };
 
-// The sum of eight random bytes, see `augment.stages.noise.byte_sums`.
+// The sum of eight random bytes, see `augment.stages.erasing.byte_sums`.
 DEVICE u32 byte_sum(u32 bits) {
   bits = (bits ^ bits >> 16) * NOISE_FIRST;
   bits = (bits ^ bits >> 13) * NOISE_SECOND;

@@ -1,4 +1,4 @@
-"""CudaProgram: a kernel program for a GPU, and what is launched for a batch.
+"""CudaProgram: a kernel program for a GPU, what is launched for a batch, and what launches it.
 
     page     the record of the work, and its arrays: copied to the GPU at once
     memory   an image on the way │ another one │ room for what kernels need beside images, each for all rows
@@ -309,3 +309,35 @@ class BatchLaunches:
         for number in np.unique(self._kernels[step]):
             if number:
                 yield kernels[number - 1], np.flatnonzero(self._kernels[step] == number)
+
+
+OPTIONS = ("-std=c++17", "-fmad=false")
+"""Those of NVRTC: sums and products are not fused, and divisions and roots are IEEE's, as they come."""
+
+
+class CudaLauncher:
+    """Runs a source on the CUDA device that is current, on CuPy's current stream.
+
+    NVRTC compiles it when it is made: that takes seconds, once for each kind of GPU, since CuPy keeps what it made on
+    disk.
+
+    Args:
+        text: Source, see `source`.
+
+    Raises:
+        ConfigurationError: If it cannot be compiled.
+    """
+
+    def __init__(self, text: str) -> None:
+        import cupy
+
+        module = cupy.RawModule(code=text, options=OPTIONS)
+        try:
+            self._functions = {name: module.get_function(name) for name in ("prepare", "pass", "pixels", "output")}
+        except cupy.cuda.compiler.CompileException as error:
+            raise ConfigurationError(f"NVRTC must compile the kernels for this GPU, but says: {error}") from error
+
+    def launch(self, launch: Launch, rows: int, page: int) -> None:
+        """Queue one launch, for so many rows, given the address of the page of `BatchLaunches`."""
+        function: Any = self._functions[launch.function]
+        function((launch.blocks, rows), (THREADS,), (np.int64(page), np.int64(launch.step)))

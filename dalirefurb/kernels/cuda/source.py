@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from dalirefurb.augment.policies.operations import TRUNCATE
 from dalirefurb.augment.stage import Sizes
 from dalirefurb.augment.stages.custom import KernelStage
+from dalirefurb.augment.stages.erasing import FIRST, ROW, SECOND, THIRD
 from dalirefurb.augment.stages.frame import FRAME_FILL, FRAME_START
-from dalirefurb.augment.stages.noise import FIRST, ROW, SECOND, THIRD
 from dalirefurb.augment.stages.resize import LONG_ROWS, WHOLE_PIXELS
 from dalirefurb.kernels.pixels import blur, mixing, resample, resize, warp
 from dalirefurb.kernels.record import FULL, MIRROR, START, WARP_START, WIDTH

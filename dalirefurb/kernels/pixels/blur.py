@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.augment.stages.blur import LONGEST_KERNEL
+from dalirefurb.augment.stages.color import LONGEST_KERNEL
 from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, level, memory
 from dalirefurb.kernels.pixels.crop_flip import mirrored

@@ -1,4 +1,4 @@
-"""Kernels that paint over a window: one colour, or noise, see `augment.stages.noise`."""
+"""Kernels that paint over a window: one colour, or noise, see `augment.stages.erasing`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dalirefurb.augment.stages.noise import FIRST, ROW, SECOND, THIRD
+from dalirefurb.augment.stages.erasing import FIRST, ROW, SECOND, THIRD
 from dalirefurb.kernels.instructions import copy
 from dalirefurb.kernels.kernel import REFUSED, kernel
 from dalirefurb.kernels.llvm import compiled, jitable, level, memory
@@ -45,7 +45,7 @@ def paint(image: Any, height: Any, width: Any, lines: Any, columns: Any, numbers
 
 @compiled
 def _byte_sum(bits: Any) -> Any:
-    """Return the sum of eight random bytes, uint16; see `augment.stages.noise.byte_sums`."""
+    """Return the sum of eight random bytes, uint16; see `augment.stages.erasing.byte_sums`."""
     # Numba takes products and sums of 32 bits for 64; these cut them off.
     bits = np.uint32((bits ^ (bits >> np.uint32(16))) * _FIRST)
     bits = np.uint32((bits ^ (bits >> np.uint32(13))) * _SECOND)

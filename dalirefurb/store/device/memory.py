@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.errors import ConfigurationError, how_to_install
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.system.available import available_bytes
+from dalirefurb.system.resources import available_bytes
 
 Array = Any
 """CuPy's array, or NumPy's."""

@@ -17,7 +17,7 @@ from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
 from dalirefurb.store.device.memory import Array, DeviceMemory, device_memory, gather, scatter, within
 from dalirefurb.store.slot_table import SlotContents, SlotTable
 from dalirefurb.store.spec import StoreSpec
-from dalirefurb.system.memory_budget import Budget, amount, budget_bytes, checked_budget
+from dalirefurb.system.resources import Budget, amount, budget_bytes, checked_budget
 
 
 class DeviceSlots:

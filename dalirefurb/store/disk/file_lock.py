@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dalirefurb.errors import StoreError
-from dalirefurb.store.disk.file_header import HOLDER_BYTES, HOLDER_START
+from dalirefurb.store.disk.layout import HOLDER_BYTES, HOLDER_START
 
 PATIENCE_S = 1.0
 """How long a lock is waited for: a process that was killed takes a moment to end, and one that only looks to look."""

@@ -24,7 +24,7 @@ from threading import Condition, Thread
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.store.disk.file_header import PAGE
+from dalirefurb.store.disk.layout import PAGE
 
 _PROBES = 8
 """Samples of a batch that are looked for: each takes as long as half a dozen steps of Python."""

@@ -22,12 +22,23 @@ from xxhash import xxh3_64_intdigest
 from dalirefurb.errors import StoreError
 from dalirefurb.image_batch import Image, Images, images_at, rounded
 from dalirefurb.store.disk import file_lock
-from dalirefurb.store.disk.file_header import PAGE, SAMPLES_START, Layout, identity, read_header, write_header
+from dalirefurb.store.disk.layout import (
+    PAGE,
+    RECORD,
+    SAMPLES_START,
+    Layout,
+    Records,
+    Table,
+    believable,
+    identity,
+    read_header,
+    read_table,
+    sizes,
+    write_header,
+)
 from dalirefurb.store.disk.page_cache import SMALL, BlockReadAhead, Mapped, SampleReadAhead
-from dalirefurb.store.disk.records import RECORD, Records, Table, believable, read_table, sizes
 from dalirefurb.store.spec import StoreSpec, differences
-from dalirefurb.system.available import available_bytes
-from dalirefurb.system.memory_budget import amount
+from dalirefurb.system.resources import amount, available_bytes
 
 _NO_BYTES = np.empty(0, np.uint8)
 

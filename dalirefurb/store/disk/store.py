@@ -23,13 +23,12 @@ from numpy.typing import NDArray
 from dalirefurb.checks import path_of, require
 from dalirefurb.errors import StoreError
 from dalirefurb.image_batch import Image, Images
-from dalirefurb.store.allocator import Allocator
 from dalirefurb.store.base import NO_KEYS, Contents, Keys, Lease, Store, not_open
 from dalirefurb.store.disk import upkeep
-from dalirefurb.store.disk.records import sizes
+from dalirefurb.store.disk.layout import sizes
 from dalirefurb.store.disk.slot_file import SlotFile
-from dalirefurb.store.key_index import Numbers
-from dalirefurb.store.slot_table import Hidden, SlotContents, SlotTable
+from dalirefurb.store.memory import Allocator
+from dalirefurb.store.slot_table import Hidden, Numbers, SlotContents, SlotTable
 from dalirefurb.store.spec import StoreSpec
 
 

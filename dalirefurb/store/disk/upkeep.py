@@ -8,9 +8,19 @@ from pathlib import Path
 
 from dalirefurb.checks import path_of
 from dalirefurb.errors import StoreError
-from dalirefurb.store.disk.file_header import SAMPLES_START, Layout, identity, read_header
 from dalirefurb.store.disk.file_lock import holder, lock, reading
-from dalirefurb.store.disk.records import Records, believable, is_whole, read_table, sizes, torn
+from dalirefurb.store.disk.layout import (
+    SAMPLES_START,
+    Layout,
+    Records,
+    believable,
+    identity,
+    is_whole,
+    read_header,
+    read_table,
+    sizes,
+    torn,
+)
 from dalirefurb.store.spec import StoreSpec
 
 

@@ -1,7 +1,7 @@
 """Samples that cannot be used: what a loader does about them, what replaces them, and those of earlier runs.
 
-One line of JSON for each, which says what source it is about: several processes may append to one file, and a person
-may read it, or delete a line to have the sample tried again.
+A quarantine has one line of JSON for each, which says what source it is about: several processes may append to one
+file, and a person may read it, or delete a line to have the sample tried again.
 
 For version v of a bad sample i samples are drawn from i's shard, keyed by (seed, i, v), until one is good. So it
 depends on which samples are bad, and on nothing else: not on when that was found, nor in which batch, nor on what a

@@ -1,4 +1,4 @@
-"""Resources: cores and memory that this process may still use, within its control groups; and budgets in bytes.
+"""Resources: cores and memory that this process may still use, budgets in bytes, and what owners of memory leave.
 
 What was set aside and never touched is free to the system, though it is promised. So whoever sets memory aside, or is
 going to, says how much of it is untouched, as long as it lives; what is touched the system knows.

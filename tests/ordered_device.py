@@ -181,7 +181,8 @@ def _wait(step: str) -> Wait | None:
     module = "" if frame is None else frame.f_globals["__name__"]
     if frame is None or not module.startswith("dalirefurb."):
         return None
-    return Wait(f"{module.rpartition('.')[2]}.{frame.f_code.co_name}", step, frame.f_lineno)
+    place = type(frame.f_locals["self"]).__name__ if "self" in frame.f_locals else module.rpartition(".")[2]
+    return Wait(f"{place}.{frame.f_code.co_name}", step, frame.f_lineno)
 
 
 class Stream(Actor):

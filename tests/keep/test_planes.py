@@ -37,8 +37,8 @@ from dalirefurb.keep import kept as kept_module
 from dalirefurb.keep import upkeep
 from dalirefurb.keep.forms import planes_of
 from dalirefurb.keep.record import RECORD
-from dalirefurb.kernels import planes
 from dalirefurb.kernels.kernel import compile_kernel, kernel_named
+from dalirefurb.kernels.pixels import planes
 from dalirefurb.kernels.record import CRAMPED, DONE, PROBLEMS, WIDTH
 from dalirefurb.reading.inspector import decoded
 from dalirefurb.source import Source

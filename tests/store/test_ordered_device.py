@@ -44,36 +44,36 @@ def test_nothing_can_come_too_early(scene: Scene, pinned_host: bool) -> None:
 
 
 WAITS = [
-    "finals.submit: the stream is entered",
-    "finals._forget: the host waits",
+    "FinalGraph.submit: the stream is entered",
+    "FinalGraph._forget: the host waits",
     *(
         [
-            "cuda_final.submit: the stream is entered",
-            "cuda_queue.take: the host waits",
-            "cuda_final.collect: the host waits",
-            "cuda_final.restart: the host waits",
-            "cuda_final.submit: the host waits",
-            "cuda_partial.collect: the stream is entered",
-            "cuda_partial.collect: the host waits",
-            "cuda_partial.collect: the host waits (2)",
-            "cuda_partial.collect: the host waits (3)",
+            "CudaFinal.submit: the stream is entered",
+            "_Page.take: the host waits",
+            "CudaFinal.collect: the host waits",
+            "CudaFinal.restart: the host waits",
+            "CudaFinal.submit: the host waits",
+            "CudaPartial.collect: the stream is entered",
+            "CudaPartial.collect: the host waits",
+            "CudaPartial.collect: the host waits (2)",
+            "CudaPartial.collect: the host waits (3)",
         ]
         if COMPILER
         else []
     ),
-    "store.gather: the store's stream waits",
-    "store.gather: the stream is entered",
-    "store.gather: the caller's stream waits",
-    "store.host_images: the host waits",
-    "store.host_images: the stream is entered",
-    "store.host_images: the host waits (2)",
-    "store.write: the stream is entered",
-    "store.write: the host waits",
-    "store.write: the host waits (2)",
-    "store.write: the store's stream waits",
-    "store.write: the stream is entered (2)",
-    "store.write: the caller's stream waits",
-    "store.close: the host waits",
+    "DeviceSlots.gather: the store's stream waits",
+    "DeviceSlots.gather: the stream is entered",
+    "DeviceSlots.gather: the caller's stream waits",
+    "DeviceSlots.host_images: the host waits",
+    "DeviceSlots.host_images: the stream is entered",
+    "DeviceSlots.host_images: the host waits (2)",
+    "DeviceSlots.write: the stream is entered",
+    "DeviceSlots.write: the host waits",
+    "DeviceSlots.write: the host waits (2)",
+    "DeviceSlots.write: the store's stream waits",
+    "DeviceSlots.write: the stream is entered (2)",
+    "DeviceSlots.write: the caller's stream waits",
+    "_Contents.close: the host waits",
 ]
 
 

@@ -37,7 +37,7 @@ from dalirefurb import (
     SmartCache,
     Standard,
     Volumes,
-    packed,
+    image_batch,
     propose_coverage,
     tune,
 )
@@ -489,7 +489,7 @@ def test_packed_bytes_are_those_of_the_arrays_whatever_lay_in_memory(monkeypatch
     arrays = {"a": np.arange(5.0), "b": np.ones((2, 3, 1), np.int16)}
     made = []
     for left in (0, 255):
-        monkeypatch.setattr(packed.np, "empty", lambda shape, dtype, left=left: np.full(shape, left, dtype))
+        monkeypatch.setattr(image_batch.np, "empty", lambda shape, dtype, left=left: np.full(shape, left, dtype))
         made.append(pack(arrays))
     assert np.array_equal(*made)
 

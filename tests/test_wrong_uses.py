@@ -645,6 +645,25 @@ def test_threads_that_share_a_pass_are_told() -> None:
         other.join(600)
 
 
+def test_a_thread_whose_batch_failed_waits_no_longer() -> None:
+    with load() as loader:
+        batches, found = iter(loader), []
+        serve, fails = batches._serve, iter([True])  # type: ignore[attr-defined]
+
+        def served() -> Any:
+            if next(fails, False):
+                raise RuntimeError("once")
+            return serve()
+
+        batches._serve = served  # type: ignore[attr-defined]
+        with pytest.raises(RuntimeError, match="once"):
+            next(batches)
+        other = threading.Thread(target=lambda: found.append(next(batches)))
+        other.start()
+        other.join(600)
+        assert len(found) == 1
+
+
 CALLS: list[Any] = [Refurbish, Standard, Evaluate, Echo, MemoryStore, ImageFolder, Arrays, Recipe, Output, rand_augment]
 
 

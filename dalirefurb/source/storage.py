@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import struct
 import sys
 import threading
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64_intdigest, xxh3_128, xxh3_128_hexdigest
+from xxhash import xxh3_64, xxh3_64_intdigest, xxh3_128, xxh3_128_hexdigest
 
 from dalirefurb.errors import DalirefurbError, LoaderError, ReadError
 
@@ -166,7 +167,7 @@ _HASHED_BYTES = 1 << 24
 
 
 def stamp_files(paths: Iterable[str]) -> dict[str, Any]:
-    """Stamp files as they are now, two microseconds each; links stand for what they lead to.
+    """Stamp files as they are now, two microseconds each; links stand for what they lead to, folders for all in them.
 
     Returns:
         As JSON values: a hash of each file's size, times of change (of its contents, of anything) and inode, in order;
@@ -202,12 +203,23 @@ def _may_be_there(path: str) -> bool:
 
 
 def _stamp(path: str) -> bytes:
-    """Return what tells a file from others of its name, as the bytes of one of `_STAMPS`."""
+    """Return what tells a file, or a folder with all files in it, from others of its name, as bytes of `_STAMPS`."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except (OSError, ValueError):
         return _ABSENT
-    return _STAMP.pack(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+    if not stat.S_ISDIR(status.st_mode):
+        return _STAMP.pack(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+    digest, size, latest_ns = xxh3_64(), 0, status.st_ctime_ns
+    for folder, folders, names in os.walk(path):
+        folders.sort()
+        for name in sorted(names):
+            file = str(Path(folder, name))
+            stamp = _stamp(file)
+            digest.update(os.fsencode(os.path.relpath(file, path)) + stamp)
+            nbytes, _, changed_ns, _ = _STAMP.unpack(stamp)
+            size, latest_ns = size + nbytes, max(latest_ns, changed_ns)
+    return _STAMP.pack(size, status.st_mtime_ns, latest_ns, digest.intdigest())
 
 
 def stamps_of(paths: Iterable[str]) -> NDArray[np.uint64]:

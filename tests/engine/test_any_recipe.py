@@ -150,6 +150,12 @@ def named_anew(stage: Stage, name: str, **changes: Any) -> Stage:
     return replace(stage, name=name, **changes)  # type: ignore[type-var]
 
 
+def of_squares(stage: Stage, name: str) -> list[Stage]:
+    """Return a stage that takes no other images, between resizes."""
+    before, after = Resize((HEIGHT, HEIGHT), name=f"{name}_before"), Resize((HEIGHT, WIDTH), name=f"{name}_after")
+    return [before, named_anew(stage, name), after]
+
+
 def shifted(image: Any, uniforms: Any, out: Any) -> None:
     """Darken by a random amount."""
     less = int(100 * uniforms[0])
@@ -173,6 +179,9 @@ BESIDE = {Decode, RandomApply, RandomChoice, Custom, TimmPolicySecond, TimmWeigh
 _BEFORE = drawn_kinds()
 for kind, (stage, *_) in held().items():
     if kind in BESIDE | _BEFORE or stage.partners:
+        continue
+    if stage.refusal(*np.array([[HEIGHT], [WIDTH]])):
+        TO_SIZE[kind.__name__] = partial(of_squares, stage)
         continue
     stays = [side.tolist() for side in stage.output_sizes(*np.array([[HEIGHT], [WIDTH]]))] == [[HEIGHT], [WIDTH]]
     changes = {} if stays else {"size": (HEIGHT, WIDTH)}

@@ -326,6 +326,37 @@ def test_files_of_every_kind_are_read(tmp_path: Path) -> None:
         assert source.name(0) == str(tmp_path / volume)
 
 
+def test_a_zarr_array_is_read(tmp_path: Path) -> None:
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+    image, mask = (each.copy() for each in GIVEN[0])
+    for name, array in (("a.zarr", image[0]), ("a_mask.zarr", mask)):
+        zarr.open(str(tmp_path / name), mode="w", shape=array.shape, chunks=(4, 4, 4), dtype=array.dtype)[...] = array
+    found, labelled = Volumes([tmp_path / "a.zarr"], [f"{tmp_path / 'a_mask.zarr'}/"])[0]
+    assert np.array_equal(found, image)
+    assert np.array_equal(labelled, mask)
+
+
+@pytest.mark.parametrize("change", [Path.touch, Path.unlink, lambda file: file.write_bytes(b"other")])
+def test_a_volume_that_is_a_folder_has_changed_if_a_file_in_it_has(change: Any, tmp_path: Path) -> None:
+    """Such as a chunk of a .zarr, or a slice of a DICOM series, which is written anew in its place."""
+    file = tmp_path / "scan" / "c" / "0"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"bytes")
+    os.utime(file, ns=(0, 0))
+    (tmp_path / "other").write_bytes(b"")
+    source = Volumes([tmp_path / "scan", tmp_path / "other"], load=lambda _: np.zeros((2, 2, 2), np.uint8))
+    before = source.content()
+    assert before == source.content()
+    assert before["bytes"] == 5
+    change(file)
+    assert source.content()["stamps"] != before["stamps"]
+
+
+def test_voxels_to_leave_out_are_no_foreground() -> None:
+    labels = np.array([[[-1, 0], [2, 1]]], np.int16)
+    assert foreground_of(labels).tolist() == [[0, 1, 0], [0, 1, 1]]
+
+
 def test_a_bad_volume_is_named_or_replaced(tmp_path: Path) -> None:
     paths = []
     for number, (image, _) in enumerate(GIVEN):

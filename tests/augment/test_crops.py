@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest, chisquare
 
-from dalirefurb.augment import HorizontalFlip, RandomCrop, RandomResizedCrop, Resize, VerticalFlip
+from dalirefurb import ImageFolder, Loader, Standard
+from dalirefurb.augment import (
+    CenterCrop,
+    Decode,
+    HorizontalFlip,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+    Stage,
+    VerticalFlip,
+)
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.errors import ConfigurationError
 from tests.one_batch import levels, serve
+from tests.pictures import write_folder
 from tests.stages import MAKERS, Maker, Picture, drawn, drawn_for_size, made
 
 UNLIKELY = 1e-4
@@ -176,3 +188,38 @@ def test_an_impossible_probability_is_refused(probability: Any) -> None:
     message = f"vertical_flip: probability must be a number in 0..1, got {probability!r}"
     with pytest.raises(ConfigurationError, match=message):
         VerticalFlip(probability)
+
+
+def blackened(kind: type[Stage]) -> type[Stage]:
+    """Return a class of a user's, derived from one of ours, whose images are black."""
+
+    def apply(self: Stage, images: Any, parameters: Any) -> Any:
+        made = kind.apply(self, images, parameters)
+        return made - made
+
+    return type(f"Black{kind.__name__}", (kind,), {"apply": apply})
+
+
+@pytest.mark.parametrize("kernels", [None, "dali"])
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [blackened(RandomResizedCrop)(32)],
+        [RandomResizedCrop(32), blackened(HorizontalFlip)(1.0)],
+        [blackened(Resize)(40), CenterCrop(32)],
+        [Resize(40), blackened(CenterCrop)(32)],
+        [Resize((40, 40)), blackened(RandomCrop)(32, margin=8)],
+        [Resize((40, 40)), blackened(RandomCrop)(32, margin=12, padding=2), HorizontalFlip()],
+    ],
+    ids=lambda stages: " > ".join(type(stage).__name__ for stage in stages),
+)
+def test_a_class_that_is_derived_from_ours_is_asked_for_its_own_images(
+    stages: list[Stage], kernels: Any, tmp_path: Path
+) -> None:
+    """Whatever is made in one step of stages of ours that come one after the other."""
+    source = ImageFolder(write_folder(tmp_path, num_samples=4))
+    for split in (1, 2, len(stages) + 1):
+        recipe = Recipe([Decode(), *stages], levels(32), split)
+        with Loader(source, recipe, Standard(4, batch_size=4), kernels=kernels) as loader:
+            (images, _), *_ = loader
+        assert not images.any()

@@ -1,12 +1,14 @@
 """A command that was ended: the process that keeps codec noise ends, and it is an interrupt."""
 
+import os
 import signal
 import subprocess
 from argparse import Namespace
+from typing import Any
 
 import pytest
 
-from dalirefurb.cli import Terminated, outcome
+from dalirefurb.cli import Terminated, codec_noise, outcome
 from dalirefurb.cli.codec_noise import without_codec_noise
 
 
@@ -26,6 +28,36 @@ def test_it_ends_where_waiting_for_it_fails_and_others_hold_its_pipe(monkeypatch
     holder.kill()
     holder.wait()
     assert ended_first
+
+
+@pytest.mark.parametrize(
+    ("pieces", "copied"),
+    [
+        ([b"\x1b[0;31m[ERR", None, b"OR] \x1b[0m[png_parser]\n", None], b""),
+        ([b"out of ", None, b"paper\n", None], b"out of paper\n"),
+        ([b"libpng error: bad\n", None, b"out of paper\n"], b"out of paper\n"),
+    ],
+)
+def test_a_line_is_looked_at_once_it_is_whole(
+    pieces: list[bytes | None], copied: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long its second half takes: where a piece is None it is silent for a while."""
+    (reading, writing), (result, target) = os.pipe(), os.pipe()
+    left = iter([*pieces, codec_noise._DONE])
+
+    def selected(*_: Any) -> tuple[list[int], list[int], list[int]]:
+        piece = next(left, b"")
+        if piece is None:
+            return [], [], []
+        os.write(writing, piece) if piece else os.close(writing)
+        return [reading], [], []
+
+    monkeypatch.setattr(codec_noise.select, "select", selected)
+    codec_noise.keep_noise(reading, target)
+    os.close(target)
+    assert os.read(result, 1000) == copied
+    os.close(result)
+    os.close(reading)
 
 
 def test_an_error_that_an_interrupt_brings_about_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ import io
 import re
 import time
 from collections import Counter
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,13 +20,14 @@ from dalirefurb.augment.stage import Stage
 from dalirefurb.cli import main
 from dalirefurb.cli.limits import whole_photographs
 from dalirefurb.cli.techniques import TECHNIQUES
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.loader import Loader
 from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.refurbish import Frozen, ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.show import CACHED, FRESH
+from dalirefurb.show.files import check_file, check_writable
 from dalirefurb.show.operations import MAGNITUDES, TABLES, draws, operate, stages_for
 from dalirefurb.show.pictures import Versions, levels, take_pictures
 from dalirefurb.show.plots import compare_plans, history, history_plot, plan_plot
@@ -157,6 +159,26 @@ def test_a_split_after_decoding_caches_the_original(source):
     for each in take_pictures(source, simple(32, split=1), [0, 5], reuse_factor=2):
         for version in each.versions:
             assert np.array_equal(version.cached, each.original)
+
+
+def test_a_sample_that_is_not_shown_may_be_bad(tmp_path):
+    """Sizes of partial images are those of some samples, which may be bad; of those that are shown an error is."""
+    folder = write_folder(tmp_path, num_samples=6)
+    source = ImageFolder(folder)
+    bad = Path(source.name(3))
+    bad.write_bytes(bad.read_bytes()[:100])
+    taken = take_pictures(source, simple(32, split=1), [0, 5], reuse_factor=2)
+    assert [each.sample for each in taken] == [0, 5]
+    with pytest.raises(SampleError, match=re.escape(str(bad))):
+        take_pictures(source, simple(32, split=1), [0, 3], reuse_factor=2)
+
+
+@pytest.mark.parametrize("check", [check_writable, partial(check_file, option="--json")])
+def test_a_file_that_can_be_written_is_left_as_it_is_until_it_is(check, tmp_path):
+    (tmp_path / "there.png").write_bytes(b"what is there")
+    for name in ("there.png", "new.png"):
+        check(tmp_path / name)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"there.png": b"what is there"}
 
 
 def test_originals_are_whole_and_the_right_way_up(tmp_path):

@@ -59,6 +59,7 @@ def test_misses_and_slots_are_those_of_the_plan(reuse_factor, coverage, shards):
     [
         ("step", {"step_s": 0.256}, 1000),
         ("source", {"on": machine(source_bytes_per_s=11e6)}, 300),
+        ("source", {"on": machine(source_bytes_per_s=11e6, cores=6, ranks=3), "batch_size": 255}, 300),  # they share it
         ("loader", {"of": costs(serial_ms=2)}, 500),
         ("cores", {"step_cpu_s": 0.256, "step_s": 0.01}, 1 / (0.31e-3 + 0.5e-3)),
     ],

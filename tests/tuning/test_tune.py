@@ -192,9 +192,9 @@ for script in sys.argv[1:]:
 """
 
 
-@pytest.mark.weekly
-def test_the_code_for_several_ranks_runs_in_as_many_processes(folder, tmp_path, capsys):
-    image, samples, ranks = 32 * 32 * 3, 48, 2
+def codes_for_ranks(ranks, samples, folder, tmp_path, capsys):
+    """Return what to paste for machines with room in memory, on disk, on both and nowhere; each rank has its share."""
+    image = 32 * 32 * 3
     sized = {"image_bytes": image, "largest_bytes": image}
     made = [split(place=3, **sized), split("crop_last", 3, **sized)]
     rooms = {
@@ -205,8 +205,8 @@ def test_the_code_for_several_ranks_runs_in_as_many_processes(folder, tmp_path, 
         ),
         "Standard(source, batch_size=16, shards=2)": "memory = 0",
     }
-    scripts = []
-    for number, (needed, room) in enumerate(rooms.items()):
+    codes = []
+    for needed, room in rooms.items():
         (tmp_path / "costs.json").write_text(json.dumps(advise(costs(*made), machine(), workload()).as_dict()))
         described = tmp_path / "machine.toml"
         training = f"[training]\nnum_samples = {samples}\nbatch_size = 16\nepochs = 90\n"
@@ -214,8 +214,19 @@ def test_the_code_for_several_ranks_runs_in_as_many_processes(folder, tmp_path, 
         command = ["tune", str(folder), "--costs", str(tmp_path / "costs.json"), "--machine", str(described)]
         assert main([*command, "--preset", "trivial_augment", "--size", "32", "--disk", str(tmp_path)]) == 0
         said = capsys.readouterr().out
-        code = said[said.index("from dalirefurb") :]
-        assert needed in code
+        codes.append(said[said.index("from dalirefurb") :])
+        assert needed in codes[-1]
+    return codes
+
+
+def test_the_code_for_several_ranks_parts_the_room_among_them(folder, tmp_path, capsys):
+    assert len(codes_for_ranks(2, 48, folder, tmp_path, capsys)) == 4
+
+
+@pytest.mark.weekly
+def test_the_code_for_several_ranks_runs_in_as_many_processes(folder, tmp_path, capsys):
+    ranks, scripts = 2, []
+    for number, code in enumerate(codes_for_ranks(ranks, 48, folder, tmp_path, capsys)):
         scripts.append(tmp_path / f"code_{number}.py")
         scripts[-1].write_text(code)
     sizes = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
@@ -224,7 +235,7 @@ def test_the_code_for_several_ranks_runs_in_as_many_processes(folder, tmp_path, 
     assert done.returncode == 0, done.stderr
     for rank in range(ranks):
         told = (tmp_path / f"{scripts[0].name}.{rank}").read_text()
-        reused = ["True"] * (len(rooms) - 1) + ["False"]
+        reused = ["True"] * (len(scripts) - 1) + ["False"]
         rows = [8] * 9
         assert told.splitlines() == [
             f"{script} 3 {rows} {hits} 0 0" for script, hits in zip(scripts, reused, strict=True)

@@ -101,17 +101,16 @@ class StoreContract:
             np.testing.assert_array_equal(lease.samples[0], image(0), "put must copy samples, but lends what was given")
 
     def test_what_is_put_beside_what_is_held_is_what_it_is(self, opened: Store) -> None:
-        """Of samples that are put together one may be held already, and the last may find no room."""
-        images = [image(index, self.slot_shape or (1 + index, 7, 3)) for index in range(SLOTS + 1)]
-        opened.put(ints(1), ints(0), [images[1]])
-        indices = [1, 0, *range(2, SLOTS + 1)]
-        stored = opened.put(ints(*indices), ints(*[0] * len(indices)), [images[index] for index in indices])
-        for index, was_stored in zip(indices, stored.tolist(), strict=True):
-            with opened.get(ints(index), ints(0)) as lease:
-                (found,) = lease.samples
-                assert (found is not None) == was_stored, f"put says {was_stored} of sample {index}, but get does not"
-                if found is not None:
-                    np.testing.assert_array_equal(found, images[index], "a sample must be what was put under its index")
+        """Of samples that are put together one may be held already, or find no room."""
+        images = [image(index, self.slot_shape or (1 + index, 7, 3)) for index in range(SLOTS + 2)]
+        for indices in ([1], [1, 0, 2], [*range(3, SLOTS + 2)]):
+            stored = opened.put(ints(*indices), ints(*[0] * len(indices)), [images[index] for index in indices])
+            for index, was_stored in zip(indices, stored.tolist(), strict=True):
+                with opened.get(ints(index), ints(0)) as lease:
+                    (found,) = lease.samples
+                    assert (found is not None) == was_stored, f"put says {was_stored} of sample {index}, but not get"
+                    if found is not None:
+                        np.testing.assert_array_equal(found, images[index], "a sample must be what was put")
 
     def test_without_slots_everything_is_declined(self, tmp_path: Path) -> None:
         """A store that is opened for no samples works, and holds none."""

@@ -33,7 +33,7 @@ def test_it_ends_where_waiting_for_it_fails_and_others_hold_its_pipe(monkeypatch
 @pytest.mark.parametrize(
     ("pieces", "copied"),
     [
-        ([b"\x1b[0;31m[ERR", None, b"OR] \x1b[0m[png_parser]\n", None], b""),
+        ([b"libpng er", None, b"ror: bad\n", None], b""),
         ([b"out of ", None, b"paper\n", None], b"out of paper\n"),
         ([b"libpng error: bad\n", None, b"out of paper\n"], b"out of paper\n"),
     ],

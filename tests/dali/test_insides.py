@@ -230,12 +230,13 @@ def dalis_words(node: Any, encoded: Sequence[bytes]) -> str:
     return str(caught.value)
 
 
-def test_an_errors_text_tells_which_sample_failed_and_why() -> None:
+@pytest.mark.parametrize("row", [2, 12])
+def test_an_errors_text_tells_which_sample_failed_and_why(row: int) -> None:
     good = jpeg(picture(0, height=40, width=50))
-    message = dalis_words(fn.decoders.image(ENCODED.node()), [good, good, good[: len(good) // 2]])
+    message = dalis_words(fn.decoders.image(ENCODED.node()), [*[good] * row, good[: len(good) // 2]])
     with needed("the wording of its errors", "tell users which file is broken, and why, in a line"):
-        assert insides.failed_row(message) == 2, message
-        assert insides.reason_of(message).startswith("Failed to decode sample #2 :"), message
+        assert insides.failed_row(message) == row, message
+        assert insides.reason_of(message).startswith(f"Failed to decode sample #{row} :"), message
         assert "pipeline" not in insides.reason_of(message), message
         alone = dalis_words(fn.decoders.image(ENCODED.node()), [good[: len(good) // 2]])
         assert insides.decoding_reason(insides.reason_of(alone)) == "its data are damaged, or end early", alone

@@ -95,6 +95,16 @@ def test_without_auto_reset_an_epoch_begins_by_reset(auto_reset: Any) -> None:
         assert sorted(chain(*labels_of(iterator))) == [*range(NUM_SAMPLES)]
 
 
+@pytest.mark.parametrize("auto_reset", [True, False])
+def test_after_a_reset_the_next_batch_is_the_first_of_an_epoch(auto_reset: bool) -> None:
+    with load() as loader:
+        iterator = loader.dali_iterator(auto_reset=auto_reset)
+        next(iterator)
+        iterator.reset()
+        assert sorted(chain(*labels_of(iter(lambda: next(iterator, None), None)))) == [*range(NUM_SAMPLES)]
+        assert loader.epoch == 2
+
+
 def test_with_auto_reset_the_next_loop_is_the_next_epoch() -> None:
     with load() as loader:
         iterator = loader.dali_iterator(auto_reset="yes")

@@ -163,6 +163,18 @@ def test_processes_beside_and_a_host_that_takes_cores_away_are_told(
     assert (host.state, host.said) == ("slow", "its host takes 2.0 of its cores for others")
 
 
+@pytest.mark.parametrize(
+    ("usable", "affinity", "said"),
+    [(2, 2, "the process's affinity says so"), (2, 8, "the CPU quota of its control group says so"), (8, 8, "8 of 8")],
+)
+def test_what_limits_the_cores_is_told(usable: int, affinity: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "usable_cores", lambda: usable)
+    monkeypatch.setattr(findings.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(findings.os, "sched_getaffinity", lambda _: set(range(affinity)))
+    (finding,) = findings.cores()
+    assert said in finding.said
+
+
 def test_a_machine_at_rest_is_good(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings.time, "sleep", lambda _: None)
     (finding,) = findings.load(root)

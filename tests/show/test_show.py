@@ -31,7 +31,7 @@ from dalirefurb.show.files import check_file, check_writable
 from dalirefurb.show.operations import MAGNITUDES, TABLES, draws, operate, stages_for
 from dalirefurb.show.pictures import Versions, levels, take_pictures
 from dalirefurb.show.plots import compare_plans, history, history_plot, plan_plot
-from dalirefurb.show.sheet import CELL, operations_sheet, pictures_sheet
+from dalirefurb.show.sheet import CELL, _columns, operations_sheet, pictures_sheet
 from dalirefurb.source import Arrays, ImageFolder
 from dalirefurb.store import MemoryStore
 from tests.in_turn import weekly
@@ -474,8 +474,9 @@ def colours_of_operations(preset):
         ("rand_augment", "Rotate", ["-9", "+9"]),
         ("rand_augment", "Posterize", ["7"]),
         ("rand_augment", "Equalize", []),
-        pytest.param("auto_augment", "Rotate", ["-30", "-10", "+10", "+30"], marks=pytest.mark.weekly),
-        pytest.param("trivial_augment", "Rotate", [], marks=pytest.mark.weekly),
+        ("auto_augment", "Rotate", ["-30", "-10", "+10", "+30"]),
+        ("auto_augment", "Solarize", ["170", "142", "29"]),
+        ("trivial_augment", "Rotate", []),
     ],
 )
 def test_the_magnitudes_that_training_uses_are_marked(preset, name, used):
@@ -483,7 +484,24 @@ def test_the_magnitudes_that_training_uses_are_marked(preset, name, used):
     (row,) = [row for row in operate(image, TABLES[preset][0]) if row.name == name]
     marked = [magnitude for magnitude, each in zip(row.magnitudes, row.used, strict=True) if each]
     assert marked == used
+
+
+@pytest.mark.parametrize("preset", ["rand_augment", *weekly("auto_augment", "trivial_augment")])
+def test_what_is_marked_is_drawn_in_a_colour_of_its_own(preset):
     assert (int(FRESH[1:], 16) in colours_of_operations(preset)) == (preset != "trivial_augment")
+
+
+@pytest.mark.parametrize(
+    ("split", "reuse_factor", "headings"),
+    [
+        (2, 2, ["original", "cached:", "fresh at every use:"]),
+        (5, 2, ["original", "cached:", "the same at every use:"]),
+        (5, 1, ["original", "not cached:", "fresh at every use:"]),
+    ],
+)
+def test_columns_say_what_is_fresh(split, reuse_factor, headings):
+    columns = _columns(rand_augment(32, split=split), reuse_factor)
+    assert [column.heading for column in columns] == headings
 
 
 @pytest.mark.weekly

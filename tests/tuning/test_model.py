@@ -79,6 +79,8 @@ def test_a_disk_that_is_not_in_the_page_cache_is_read():
     assert predicted.images_per_s == pytest.approx(1 / (PARTIAL_BYTES * (2 / 3 / 1e8 + 1 / 3 / 5e8)), rel=1e-3)
     assert predict(costs(), replace(cold, page_cache_bytes=UNLIMITED), workload(), disk).bound == "cores"
     assert predicted.disk_bytes > 0 == predicted.memory_bytes
+    ranks = predict(costs(), replace(cold, cores=6, ranks=3), workload(num_samples=99_999, batch_size=255), disk)
+    assert ranks.images_per_s == pytest.approx(predicted.images_per_s, rel=1e-3)  # They share it.
 
 
 def test_a_fifth_of_the_page_cache_takes_writes_at_once():

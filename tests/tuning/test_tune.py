@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,9 +28,9 @@ from dalirefurb.tuning import measure as measuring
 from dalirefurb.tuning import tune as advising
 from dalirefurb.tuning import turns as turning
 from dalirefurb.tuning.choice import Verified
-from dalirefurb.tuning.costs import Costs
-from dalirefurb.tuning.measure import measure
-from dalirefurb.tuning.tune import advise, verify
+from dalirefurb.tuning.costs import Costs, Key
+from dalirefurb.tuning.measure import _Measurement, measure
+from dalirefurb.tuning.tune import advise, this_machine, verify
 from dalirefurb.tuning.turns import Turns, read_some
 from tests.one_line import error_of
 from tests.pictures import write_folder
@@ -308,16 +309,16 @@ def test_what_cannot_work_is_refused_in_one_line_before_anything_is_measured(
     assert word in line
 
 
-def turns(choice, *_, off=1.0, **__):
+def turns(choice, *_, off=(1.0, 1.0), **__):
     """Turns in which standard and what was chosen reached so many times what was predicted."""
     found = [choice.standard, *[choice.recommended] * (not choice.leave_off)]
     return [
-        Verified(row, choice.name_of(row.configuration), row.images_per_s, (off * row.images_per_s,) * 3)
-        for row in found
+        Verified(row, choice.name_of(row.configuration), row.images_per_s, (times * row.images_per_s,) * 3)
+        for row, times in zip(found, off, strict=False)
     ]
 
 
-@pytest.mark.parametrize(("off", "status"), [(1.0, 0), (1.09, 0), (1.2, 1)])
+@pytest.mark.parametrize(("off", "status"), [((1.0, 1.0), 0), ((1.09, 1.09), 0), ((1.2, 1.0), 1), ((1.0, 1.2), 1)])
 def test_verifying_decides_the_exit_status(folder, capsys, monkeypatch, off, status):
     monkeypatch.setattr("dalirefurb.tuning.tune.verify", partial(turns, off=off))
     monkeypatch.setattr("dalirefurb.tuning.tune.measure", lambda *_, **__: replace(costs(), batch_size=16))
@@ -544,6 +545,26 @@ def test_wrong_arguments_are_refused_before_anything_is_measured(folder, changed
     arguments = {"source": ImageFolder(folder), "recipe": rand_augment(16), **QUICK, **changed}
     with pytest.raises(ConfigurationError, match=name):
         tune(arguments.pop("source"), arguments.pop("recipe"), **arguments)
+
+
+def test_memory_beside_the_budget_is_the_page_caches(monkeypatch):
+    monkeypatch.setattr("dalirefurb.tuning.tune.available_bytes", lambda: 10_000)
+    assert this_machine(6000, 0).page_cache_bytes == 4000
+    assert this_machine(11_000, 0).page_cache_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("reuse_factor", "read_s", "taken"), [(1, 0.0095, 0.003 / 2), (1, 0.001, 0.01), (3, 0.0095, 0.01)]
+)
+def test_of_standard_the_time_in_which_cores_wait_for_the_source_is_not_counted(
+    reuse_factor, read_s, taken, monkeypatch
+):
+    """It is that of both cores together: an image costs each half of what it takes."""
+    monkeypatch.setattr("dalirefurb.tuning.measure.usable_cores", lambda: 2)
+    key = Key("paper", ("cpu", "cpu"), 2, reuse_factor, False)
+    samples = SimpleNamespace(source=SimpleNamespace(encoded=True), read_s=read_s)
+    measured = SimpleNamespace(slices={key: [SimpleNamespace(image_s=0.01, cpu_s=0.003)] * 3}, samples=samples)
+    assert _Measurement._image_s(measured, key).median == pytest.approx(taken)
 
 
 def test_samples_are_taken_evenly_by_their_size(folder):

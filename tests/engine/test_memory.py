@@ -507,3 +507,20 @@ def test_a_store_promises_what_no_sample_has_been_in(shape: tuple[int, int, int]
         store.put(keys, keys, [*np.zeros((len(keys), SIZE, SIZE, 3), np.uint8)])
         assert resources.promised_bytes() - before == (taken - len(keys) * image if shape else taken // 2)
     assert resources.promised_bytes() == before
+
+
+class Promising:
+    """What is going to take memory."""
+
+    untouched_bytes = 1000
+
+
+def test_what_a_process_promises_is_taken_off_its_own_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of several processes of a machine has as much, and makes promises of its own."""
+    room(monkeypatch, 9000)
+    monkeypatch.setattr(resources, "local_processes", lambda: 3)
+    taker = Promising()
+    resources.promise_to(taker)
+    assert resources.available_bytes() == 2000
+    del taker
+    assert resources.available_bytes() == 3000

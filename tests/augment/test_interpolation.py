@@ -98,6 +98,19 @@ def test_a_kernel_makes_pillows_pixels_of_noise(interpolation: Any, size: tuple[
 
 
 @SHARP
+@pytest.mark.parametrize("size", [(40, 80), (40, 2), (250, 31)])
+def test_a_kernel_mirrors_what_it_resizes_whichever_way_it_goes_first(
+    interpolation: Any, size: tuple[int, int]
+) -> None:
+    pictures = noise(*SIDES)
+    ways = {rows_first(image, *size) for image in pictures}
+    images, _ = made_by_kernels([Resize(size, interpolation), HorizontalFlip(1.0)], pictures)
+    for before, after in zip(pictures, images, strict=True):
+        assert np.array_equal(after, resized(before, *size, interpolation)[:, ::-1])
+    assert ways == {False, True}
+
+
+@SHARP
 @pytest.mark.parametrize("size", [32, 224, 384])
 def test_a_kernel_makes_pillows_pixels_of_photographs(interpolation: Any, size: int, photos: Any) -> None:
     pictures = [np.asarray(Image.open(path).convert("RGB")) for path in photos[::24]]

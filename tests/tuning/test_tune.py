@@ -547,6 +547,18 @@ def test_wrong_arguments_are_refused_before_anything_is_measured(folder, changed
         tune(arguments.pop("source"), arguments.pop("recipe"), **arguments)
 
 
+@pytest.mark.parametrize("fails", ["first", "second", "third", "both of them"])
+def test_a_recipe_that_cannot_be_served_takes_no_other_out(fails, monkeypatch):
+    monkeypatch.setattr(measuring, "Turns", lambda *_, **__: None)
+    keys = {name: Key(name, ("cpu", "cpu"), 0, 1, False) for name in ("first", "second", "third", "fourth")}
+    bad = {keys["first"], keys["second"]} if fails == "both of them" else {keys[fails]}
+    measured = SimpleNamespace(standards=[*keys.values()], recipes=dict.fromkeys(keys), loaders={}, slices={})
+    measured._rows, measured.batch_size = lambda: range(64), 8
+    measured._slice = lambda key, *_: None if key in bad else key
+    _Measurement._add_standards(measured)
+    assert measured.standards == [key for key in keys.values() if key not in bad]
+
+
 def test_memory_beside_the_budget_is_the_page_caches(monkeypatch):
     monkeypatch.setattr("dalirefurb.tuning.tune.available_bytes", lambda: 10_000)
     assert this_machine(6000, 0).page_cache_bytes == 4000

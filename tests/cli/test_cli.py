@@ -352,6 +352,9 @@ def test_help_explains_every_option(command, capsys):
         (["--operations", "--preset", "yolo"], "must have operations of varying magnitude"),
         (["--preset", "yolo", "--split", "flip"], "'mosaic' takes several partial images of a batch"),
         (["--operations", "--plan"], "argument --plan: not allowed with argument --operations"),
+        (["--masks", "a", "--yolo", "b"], "argument --yolo: not allowed with argument --masks"),
+        (["--coco", "a", "--masks", "b"], "argument --masks: not allowed with argument --coco"),
+        (["--yolo", "a", "--coco", "b"], "argument --coco: not allowed with argument --yolo"),
         (
             ["--plan", "--num-samples", "99", "--reuse-factor", "0"],
             "--reuse-factor must be an int of at least 1, got 0",

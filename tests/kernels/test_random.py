@@ -53,6 +53,20 @@ def test_compiled_orders_are_those_of_numpy(sizes, seed, data):
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("walk", [compile_walk, lambda: rng._walked], ids=["compiled", "NumPy"])
+def test_orders_of_different_sizes_are_bijections_side_by_side(walk, monkeypatch):
+    """Also of sizes that leave much of their rectangle out, so that numbers walk on."""
+    monkeypatch.setattr(rng, "walk", walk())
+    sizes = [2000, 513, 514, 547, 599, 1025, 1999]
+    orders = rng.Bijections(sizes, [rng.key(7, number) for number in range(len(sizes))])
+    which = np.repeat(np.arange(len(sizes)), sizes)
+    numbers = np.concatenate([np.arange(size) for size in sizes])
+    values = orders.values(numbers, which)
+    for each, size in enumerate(sizes):
+        assert sorted(values[which == each].tolist()) == [*range(size)]
+    assert np.array_equal(orders.positions(values, which), numbers)
+
+
 def test_a_process_that_has_them_compiled_uses_them(monkeypatch):
     for name in ("mix", "walk"):
         monkeypatch.setattr(rng, name, getattr(rng, f"_{name}ed"))

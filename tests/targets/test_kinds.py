@@ -46,6 +46,13 @@ def source() -> FileList:
     return FileList(PATHS, [0, 0, 0])
 
 
+def test_numbers_of_all_samples_are_of_one_type_that_has_them_all() -> None:
+    for given in ([[1, 2], [0.5]], [[0.5], [1, 2]], [[], [True], [2], [0.25]]):
+        rows = Objects(given).rows
+        assert rows.values.dtype == np.float32
+        assert [part.tolist() for part in rows.parts()] == given
+
+
 def test_whole_numbers_stay_so_whatever_their_types() -> None:
     large = 2**53 + 1  # which no float has
     rows = Objects([np.array([large], np.uint64), [large], np.array([3], np.uint8), np.array([], np.uint64)]).rows

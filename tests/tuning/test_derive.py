@@ -45,7 +45,7 @@ def derived(left_out=(), hand_over_s=None, changed=None):
         image_s={key: Spread.of([value]) for key, value in image_s.items() if key not in left_out},
         hand_over_s=hand_over_s or {},
         sizes={HITS: PartialSizes(None, NBYTES, 0.0, NBYTES)},
-        disk_speeds=(1e9, 1e9),
+        disk_speeds=(1e9, 2e9),
     )
     others = {"cores": usable_cores(), "batch_size": 256, "read_s": 1 * US, "encoded_bytes": 100_000, "serial_s": 0.0}
     return costs_of(measured, **others)
@@ -61,6 +61,7 @@ def test_what_went_in_comes_out():
     assert costs.disk.get_s * NBYTES == pytest.approx(DISK_GET)
     assert costs.disk.put_s * NBYTES == pytest.approx(DISK_PUT)
     assert costs.disk.mixed_s == pytest.approx(DISK_MIXED)
+    assert (costs.disk.write_bytes_per_s, costs.disk.read_bytes_per_s) == (1e9, 2e9)
 
 
 @pytest.mark.parametrize("tier", ["memory", "disk"])

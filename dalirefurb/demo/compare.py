@@ -130,6 +130,7 @@ def explanation(runs: list[TimedRun], *, step_ms: float, loading: Mapping[str, f
 _ROUNDS = 3
 _TURN_S = 2.0
 _REST_LIMIT_S = 5.0
+_HANGS_S = 60.0
 
 _IMAGES = 256
 """Of a core in a turn, at least, where batches are counted: a second or two."""
@@ -210,8 +211,9 @@ def _stock_dali(paths: list[str], size: int, rows: int) -> Callable[[int], Itera
 def _data_loader(paths: list[str], size: int, rows: int) -> Callable[[int], Iterator[Any]]:
     """Load with Pillow in processes. All that is asked for is served, so that none works in another's turn."""
     order: list[int] = []
-    # A process that were a copy of this one would have locks of threads that it lacks.
-    processes: dict[str, Any] = {"num_workers": usable_cores(), "multiprocessing_context": "spawn"}
+    # A process that were a copy of this one would have locks of threads that it lacks. One that cannot hand batches
+    # over, as where TMPDIR is too long for a socket's name, only says so, and would be waited for without end.
+    processes: dict[str, Any] = {"num_workers": usable_cores(), "multiprocessing_context": "spawn", "timeout": _HANGS_S}
     loader = DataLoader(PillowImages(paths, size), rows, sampler=order, persistent_workers=True, **processes)
 
     def serve(count: int) -> Iterator[Any]:

@@ -1,6 +1,7 @@
 """Does the demo measure loading alone soundly, and tell of progress without tearing anything?"""
 
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -67,3 +68,11 @@ def test_a_bar_is_drawn_only_where_nothing_else_writes_to_its_terminal(piped, ca
     monkeypatch.setattr(getattr(sys, piped), "isatty", lambda: True, raising=False)
     assert list(counted(range(3), "work", "item", 3)) == [0, 1, 2]
     assert "work" in capsys.readouterr().err
+
+
+def test_processes_that_hand_nothing_over_are_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that cannot, since TMPDIR is too long for a socket's name, only says so."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(compare, "DataLoader", lambda *_, **arguments: given.update(arguments))
+    compare._data_loader(["a.jpg"], 8, 4)
+    assert 0 < given["timeout"] < 300

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
+from functools import lru_cache
 from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
@@ -162,6 +163,8 @@ _STAMPS = np.dtype([("size", "<i8"), ("mtime_ns", "<i8"), ("ctime_ns", "<i8"), (
 _ABSENT = bytes(_STAMP.size)
 _THREADS = 16
 """That ask for stamps: as fast as one where the disk is near, and hardly ever waiting where it is far."""
+_FOLDERS = 64
+"""Looked through once, however often they are named: of a list's items each may name the folder of all."""
 _HASHED_BYTES = 1 << 24
 """Of an array at a time, which is what a copy of rows that do not lie in order takes."""
 
@@ -178,7 +181,8 @@ def stamp_files(paths: Iterable[str]) -> dict[str, Any]:
     step = max(1, -(-len(names) // _THREADS))
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="dalirefurb-stamps") as pool:
         some = (names[start : start + step] for start in range(0, len(names), step))
-        parts = pool.map(lambda paths: b"".join(map(_stamp, paths)), some)
+        of_folder = lru_cache(_FOLDERS)(_stamp_folder)
+        parts = pool.map(lambda paths: b"".join(_stamp(path, of_folder) for path in paths), some)
         stamps = np.frombuffer(b"".join(parts), _STAMPS)  # Shape (number of files,).
     last_change = datetime.fromtimestamp(stamps["ctime_ns"].max(initial=0) / 1e9, timezone.utc)
     absent = np.flatnonzero(stamps == np.frombuffer(_ABSENT, _STAMPS)).tolist()
@@ -202,15 +206,20 @@ def _may_be_there(path: str) -> bool:
     return True
 
 
-def _stamp(path: str) -> bytes:
+def _stamp(path: str, of_folder: Callable[[str], bytes] | None = None) -> bytes:
     """Return what tells a file, or a folder with all files in it, from others of its name, as bytes of `_STAMPS`."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except (OSError, ValueError):
         return _ABSENT
-    if not stat.S_ISDIR(status.st_mode):
-        return _STAMP.pack(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-    digest, size, latest_ns = xxh3_64(), 0, status.st_ctime_ns
+    if stat.S_ISDIR(status.st_mode):
+        return (of_folder or _stamp_folder)(path)
+    return _STAMP.pack(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+def _stamp_folder(path: str) -> bytes:
+    """Return the bytes of all files in a folder, when the last one changed, and a hash of their names and stamps."""
+    digest, size, latest_ns = xxh3_64(), 0, 0
     for folder, folders, names in os.walk(path):
         folders.sort()
         for name in sorted(names):
@@ -219,7 +228,7 @@ def _stamp(path: str) -> bytes:
             digest.update(os.fsencode(os.path.relpath(file, path)) + stamp)
             nbytes, _, changed_ns, _ = _STAMP.unpack(stamp)
             size, latest_ns = size + nbytes, max(latest_ns, changed_ns)
-    return _STAMP.pack(size, status.st_mtime_ns, latest_ns, digest.intdigest())
+    return _STAMP.pack(size, latest_ns, latest_ns, digest.intdigest())
 
 
 def stamps_of(paths: Iterable[str]) -> NDArray[np.uint64]:

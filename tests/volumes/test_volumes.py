@@ -352,6 +352,18 @@ def test_a_volume_that_is_a_folder_has_changed_if_a_file_in_it_has(change: Any, 
     assert source.content()["stamps"] != before["stamps"]
 
 
+def test_a_folder_that_each_volume_names_is_looked_through_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "0.npy").write_bytes(b"x")
+    walked, walk = [], os.walk
+    monkeypatch.setattr("dalirefurb.source.storage.os.walk", lambda path: walked.append(path) or walk(path))
+    monkeypatch.setattr("dalirefurb.source.storage._THREADS", 1)
+    cases = [{"root": tmp_path, "name": number} for number in range(200)]
+    Volumes(cases, load=lambda _: np.zeros((2, 2, 2), np.uint8)).content()
+    assert walked == [str(tmp_path)]
+
+
 def test_voxels_to_leave_out_are_no_foreground() -> None:
     labels = np.array([[[-1, 0], [2, 1]]], np.int16)
     assert foreground_of(labels).tolist() == [[0, 1, 0], [0, 1, 1]]

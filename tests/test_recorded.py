@@ -119,7 +119,7 @@ def picture(height: int, width: int) -> NDArray[np.uint8]:
     """An image with gradients, edges and fine structure, by whole numbers alone."""
     row, column, channel = np.ogrid[:height, :width, :3]
     levels = row * 3 + column * (4 - channel) + row * column // 7 + 40 * channel + 90 * ((row // 16 + column // 16) % 2)
-    return (levels & 255).astype(np.uint8)
+    return (30 + (levels & 255) * 3 // 4).astype(np.uint8)  # With room for what stretches levels.
 
 
 def pixels() -> dict[str, str]:

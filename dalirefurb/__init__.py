@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dalirefurb.broadcast.attached import Attached as Attached
     from dalirefurb.broadcast.server import Broadcast as Broadcast
     from dalirefurb.engine.cuda_prefetch import CudaPrefetch as CudaPrefetch
+    from dalirefurb.engine.partial_sizes import propose_coverage as propose_coverage
     from dalirefurb.engine.prefetch import Prefetch as Prefetch
     from dalirefurb.engine.rank import Rank as Rank
     from dalirefurb.engine.stats import Stats as Stats
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from dalirefurb.planning import SmartCache as SmartCache
     from dalirefurb.planning import Standard as Standard
     from dalirefurb.reading.bad_samples import BadSamplePolicy as BadSamplePolicy
-    from dalirefurb.reading.partial_sizes import propose_coverage as propose_coverage
     from dalirefurb.source import Arrays as Arrays
     from dalirefurb.source import Concat as Concat
     from dalirefurb.source import FileList as FileList
@@ -90,7 +90,7 @@ _HOMES = {
     "Volumes": "source",
     "auto_augment": "augment.presets",
     "evaluate": "augment.presets",
-    "propose_coverage": "reading.partial_sizes",
+    "propose_coverage": "engine.partial_sizes",
     "rand_augment": "augment.presets",
     "simple": "augment.presets",
     "timm_augment": "augment.presets",

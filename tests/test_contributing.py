@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_imports import MAY_IMPORT
-
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "dalirefurb"
 PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md"]
@@ -103,21 +101,3 @@ def test_paths_and_names_of_a_page_are_there(page: Path) -> None:
 )
 def test_what_leads_nowhere_is_found(text: str, wrong: list[str]) -> None:
     assert [*broken(text)] == wrong
-
-
-def floors() -> list[list[str]]:
-    """Return the packages of the architecture's block, line by line; what they are for begins at column 25."""
-    (block,) = re.findall(r"^## Packages\n\n```text\n(.*?)^```$", PAGES[1].read_text(), re.MULTILINE | re.DOTALL)
-    return [line[:25].split() for line in block.splitlines()]
-
-
-def test_the_architecture_names_every_package_above_those_that_it_imports() -> None:
-    there = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    named = [name for floor in floors() for name in floor]
-    assert sorted(named) == sorted(there - {"__init__", "__main__"})
-    below = set(named)
-    for floor in floors():
-        below -= {*floor}
-        for package in floor:
-            imported = MAY_IMPORT[package] or set()
-            assert imported & {*named} <= below, package

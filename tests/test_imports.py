@@ -14,62 +14,56 @@ import dalirefurb
 
 PACKAGE = Path(dalirefurb.__file__).parent
 ROOT = Path(__file__).resolve().parents[1]
-ANYTHING = None
-
-# Who may import whom, by package: one is on a floor above those that its row names. Python's own modules are always
-# allowed, and so is the package itself; inside it only circles are forbidden, see below.
-GROUND = {"errors", "image_batch", "rng"}
-SAMPLES = {"augment", "calls", "checks", "errors", "planning", "source", "store"}
-MAY_IMPORT = {
+# Which libraries each package may import. Python's own modules are always allowed; of dalirefurb's packages those that
+# the architecture's table says.
+LIBRARIES = {
     "errors": set(),
-    "calls": {"checks", "errors"},
-    "checks": {"errors", "numpy"},
     "rng": {"numpy"},
-    "image_batch": {"errors", "numpy"},
-    "system": {"checks", "errors"},
-    "planning": {"calls", "checks", "errors", "rng", "numpy"},
-    "augment": {"calls", "checks", "errors", "rng", "nvidia", "numpy", "PIL", "torch", "typing_extensions"},
-    "mix": {"calls", "checks", "errors", "rng", "numpy", "torch"},
-    "source": {
-        "calls",
-        "checks",
-        "errors",
-        "image_batch",
-        "PIL",
-        "fsspec",
-        "nibabel",
-        "numpy",
-        "pyarrow",
-        "tqdm",
-        "xxhash",
-        "zarr",
-    },
-    "store": {"calls", "checks", "errors", "image_batch", "system", "cupy", "numpy", "xxhash", "zstandard"},
-    "dali": {"augment", "errors", "image_batch", "numba", "nvidia", "numpy"},
-    "reading": SAMPLES | GROUND | {"dali", "system", "PIL", "numpy", "xxhash"},
-    "keep": GROUND - {"rng"}
-    | {"augment", "checks", "dali", "kernels", "reading", "source", "store", "system", "PIL", "numpy", "xxhash"},
-    "kernels": GROUND | {"augment", "dali", "system", "cupy", "llvmlite", "numba", "nvidia", "numpy"},
-    "targets": SAMPLES - {"planning", "store"}
-    | {"kernels", "system", "PIL", "numba", "numpy", "typing_extensions", "yaml"},
-    "testing": GROUND - {"rng"}
-    | {"augment", "hypothesis", "kernels", "numpy", "nvidia", "planning", "pytest", "store"},
-    "engine": SAMPLES | GROUND | {"dali", "system", "kernels", "reading", "targets", "numpy", "torch"},
-    "doctor": {"errors", "kernels", "reading", "source", "store", "system", "numpy"},
-    "dali_iterator": {"calls", "checks", "dali", "engine", "errors", "source", "nvidia", "numpy", "torch"},
-    "partial_source": SAMPLES | {"dali", "engine", "loader", "reading", "nvidia", "numpy"},
-    "broadcast": {"calls", "checks", "engine", "errors", "loader", "system", "numpy", "torch"},
-    "loader": SAMPLES | {"dali_iterator", "engine", "reading", "numpy", "torch"},
-    "trainers": SAMPLES - {"calls"} | {"engine", "loader", "mix", "torch"},
-    "show": SAMPLES - {"calls"} | {"dali", "engine", "loader", "reading", "system", "targets", "matplotlib", "numpy"},
-    "tuning": SAMPLES
-    | {"doctor", "engine", "loader", "reading", "rng", "show", "system", "matplotlib", "numpy", "torch"},
-    "cli": ANYTHING,
-    "demo": SAMPLES - {"calls", "checks"}
-    | {"cli", "engine", "loader", "reading", "show", "system", "tuning", "PIL", "nvidia", "numpy", "torch"},
-    "__main__": {"cli"},
-    "": ANYTHING,
+    "checks": {"numpy"},
+    "calls": set(),
+    "image_batch": {"numpy"},
+    "system": set(),
+    "source": {"PIL", "fsspec", "nibabel", "numpy", "pyarrow", "tqdm", "xxhash", "zarr"},
+    "store": {"cupy", "numpy", "xxhash", "zstandard"},
+    "planning": {"numpy"},
+    "augment": {"PIL", "numpy", "nvidia", "torch", "typing_extensions"},
+    "dali": {"numba", "numpy", "nvidia"},
+    "reading": {"PIL", "numpy", "xxhash"},
+    "kernels": {"cupy", "llvmlite", "numba", "numpy", "nvidia"},
+    "keep": {"PIL", "numpy", "xxhash"},
+    "targets": {"PIL", "numba", "numpy", "typing_extensions", "yaml"},
+    "engine": {"numpy", "torch"},
+    "mix": {"numpy", "torch"},
+    "dali_iterator": {"numpy", "nvidia", "torch"},
+    "loader": {"numpy", "torch"},
+    "partial_source": {"numpy", "nvidia"},
+    "broadcast": {"numpy", "torch"},
+    "trainers": {"torch"},
+    "show": {"matplotlib", "numpy"},
+    "doctor": {"numpy"},
+    "tuning": {"matplotlib", "numpy", "torch"},
+    "testing": {"hypothesis", "numpy", "nvidia", "pytest"},
+    "cli": {"", "matplotlib", "tomli", "tqdm"},  # "": which names are public
+    "demo": {"PIL", "numpy", "nvidia", "torch"},
 }
+
+
+def table():
+    """Read the architecture's table: on which packages each one stands, from the top down."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    (block,) = re.findall(r"^## Packages\n\n```text\npackage [^\n]*\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    rows = [line for line in block.splitlines() if line]
+    return {row[:16].strip(): {*filter(None, row[16:48].strip().split(", "))} for row in rows}
+
+
+STANDS_ON = table()
+
+
+@functools.cache
+def below(package):
+    """Return all that a package stands on, and what these stand on in turn."""
+    return frozenset().union(*({each} | below(each) for each in STANDS_ON[package]))
+
 
 # What is above a module, and is imported by a string: a source by itself needs no DALI until a user looks at a sample,
 # a stage of DALI's operators is looked at where a user has imported these, and no command needs what trains a small
@@ -138,22 +132,17 @@ def _is_no_module(origin, name):
     return not (origin.split(".")[0] == "dalirefurb" and any((folder / end).exists() for end in (name, f"{name}.py")))
 
 
-def allows(allowed, name):
-    return any(name == entry or name.startswith(f"{entry}.") for entry in allowed)
+OF_PACKAGES = [module for module in MODULES if module not in ("", "__main__")]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_what_the_table_allows(module):
+@pytest.mark.parametrize("module", OF_PACKAGES)
+def test_a_module_imports_only_what_its_package_stands_on_and_its_libraries(module):
     package = module.split(".")[0]
-    assert package in MAY_IMPORT, (
-        f"dalirefurb.{package} is not in the table: add to MAY_IMPORT which packages and libraries it may import, in "
-        f"the directions that the other rows show"
-    )
-    allowed = MAY_IMPORT[package]
-    names = imported_by(module)
-    if allowed is not ANYTHING:
-        forbidden = sorted(name for name in names if not allows(allowed | {package}, name))
-        assert not forbidden, f"dalirefurb.{module} may import {sorted(allowed)}, but imports {forbidden}"
+    assert package in STANDS_ON, f"{package} has no row in the table of docs/architecture.md: which packages is it on?"
+    assert package in LIBRARIES, f"dalirefurb.{package} has no row of LIBRARIES: which ones may it import?"
+    names = {name.split(".")[0] for name in imported_by(module)}
+    allowed = {package} | below(package) | LIBRARIES[package]
+    assert names <= allowed, f"dalirefurb.{module} may import {sorted(allowed)}, but imports {sorted(names - allowed)}"
     for (of, library), only in ONLY.items():
         if of == package and library in names:
             assert module in only, f"of dalirefurb.{of} only {sorted(only)} may import {library}"
@@ -175,7 +164,7 @@ def test_what_is_imported_by_a_string_is_in_its_table():
 
 
 def test_no_module_imports_itself_through_others():
-    """The table holds packages apart; this holds for modules, wherever they are."""
+    """The tables hold packages apart; this holds for modules, wherever they are."""
     arrows = {module: imported_by(module) & MODULES.keys() - {module, ""} for module in MODULES}
     try:
         graphlib.TopologicalSorter(arrows).prepare()
@@ -183,12 +172,23 @@ def test_no_module_imports_itself_through_others():
         pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
 
 
-def test_each_row_of_the_table_is_used():
-    for package, allowed in MAY_IMPORT.items():
-        if allowed is not ANYTHING:
-            used = {name for module in MODULES if module.split(".")[0] == package for name in imported_by(module)}
-            unused = {entry for entry in allowed if not any(allows({entry}, name) for name in used)}
-            assert not unused, f"dalirefurb.{package} imports none of {sorted(unused)}: take them out of its row"
+def test_the_tables_have_what_is_imported_and_nothing_else():
+    packages = {module.split(".")[0] for module in OF_PACKAGES}
+    assert STANDS_ON.keys() == LIBRARIES.keys() == packages
+    for package, stands_on in STANDS_ON.items():
+        modules = [module for module in OF_PACKAGES if module.split(".")[0] == package]
+        used = {name.split(".")[0] for module in modules for name in imported_by(module)} - {package}
+        assert used & packages >= stands_on, f"dalirefurb.{package} does not import all of {stands_on}"
+        assert used - packages == LIBRARIES[package], package
+        for one in stands_on:
+            others = stands_on - {one}
+            assert not any(one in below(other) for other in others), f"{package} stands on {one} through {others}"
+
+
+def test_each_package_of_the_table_is_above_those_that_it_stands_on():
+    packages = [*STANDS_ON]
+    for place, package in enumerate(packages):
+        assert STANDS_ON[package] <= {*packages[place:]}
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_pythons_own_modules_need_no_permission():
 
 def test_planning_source_and_store_know_neither_torch_nor_dali():
     for package in ("planning", "source", "store"):
-        assert not MAY_IMPORT[package] & {"torch", "nvidia", "dali", "engine", "kernels", "loader"}
+        assert not (LIBRARIES[package] | below(package)) & {"torch", "nvidia", "dali", "engine", "kernels", "loader"}
 
 
 def loaded_after(statement):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dalirefurb import Arrays, Loader, MemoryStore, Refurbish, rand_augment
-from dalirefurb.reading.partial_sizes import Proposal
+from dalirefurb.engine.partial_sizes import Proposal
 from dalirefurb.trainers.timm import TimmLoader
 from dalirefurb.tuning.tune import advise
 from tests.tuning.made import MS, costs, machine, workload

@@ -87,7 +87,8 @@ def purge(options: argparse.Namespace) -> None:
 def keep(options: argparse.Namespace) -> None:
     """Fill a keep with a folder's images."""
     with importing():
-        from dalirefurb import ImageFolder, Kept
+        from dalirefurb.keep.kept import Kept
+        from dalirefurb.source import ImageFolder
 
     with waiting(f"reading {escaped(options.folder)}"):
         source = ImageFolder(options.folder)

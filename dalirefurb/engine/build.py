@@ -26,6 +26,7 @@ from dalirefurb.engine.finisher import Finisher
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.kernel_choice import begun_on_gpu, compile_kernels, done_by, fallback_stage
 from dalirefurb.engine.memory import BESIDE_STORE, Account
+from dalirefurb.engine.partial_sizes import PartialSizes, partial_sizes
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.engine.preparer import ComputeNow, Preparer
 from dalirefurb.engine.rank import ALONE, Rank, present
@@ -37,7 +38,6 @@ from dalirefurb.image_batch import Images
 from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_samples import Substitutes
-from dalirefurb.reading.partial_sizes import PartialSizes, partial_sizes
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source.contract import without_targets
 from dalirefurb.store import DeviceStore, Store, StoreSpec

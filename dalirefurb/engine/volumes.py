@@ -30,12 +30,12 @@ from dalirefurb.dali import Feed
 from dalirefurb.engine.cache_client import CachePlan
 from dalirefurb.engine.finals import Final
 from dalirefurb.engine.inputs import InputBuilder
+from dalirefurb.engine.partial_sizes import PartialSizes
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Arrays, Image, Images, unpack
 from dalirefurb.kernels.buffers import Buffers
 from dalirefurb.kernels.host import StageRaised
 from dalirefurb.kernels.volumes import gather, resample, smooth
-from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source.volumes import FOREGROUND, IMAGE, MASK, chosen, foreground_of, pack_volume, volume_of
 from dalirefurb.system.threads import Background

@@ -20,7 +20,7 @@ import numpy as np
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.checks import Positive, Signed, dataclass_of, require
-from dalirefurb.reading.partial_sizes import PartialSizes
+from dalirefurb.engine.partial_sizes import PartialSizes
 
 LIMIT_S = 120.0
 """Seconds to measure for, by default."""

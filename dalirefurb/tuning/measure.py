@@ -19,9 +19,9 @@ import torch
 
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.doctor.findings import disk_speeds
+from dalirefurb.engine.partial_sizes import PartialSizes, partial_sizes
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Frozen, Refurbish, Standard
-from dalirefurb.reading.partial_sizes import PartialSizes, partial_sizes
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, DiskStore, MemoryStore, Store

@@ -27,8 +27,8 @@ from functools import lru_cache
 from typing import Literal
 
 from dalirefurb.checks import CheckedFields
+from dalirefurb.engine.partial_sizes import PartialSizes
 from dalirefurb.planning.refurbish import Refurbish
-from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.tuning.costs import Costs, SplitCosts, named
 
 Tier = Literal["none", "memory", "disk", "tiered", "device"]

@@ -37,11 +37,11 @@ from dalirefurb import (
 from dalirefurb.augment.stage import Stage
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.stages.resize import Resize
+from dalirefurb.engine.partial_sizes import propose_coverage
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError, StoreError
 from dalirefurb.planning import BatchEcho, Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_samples import BadSample, Quarantine, Substitutes
-from dalirefurb.reading.partial_sizes import propose_coverage
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
 from dalirefurb.testing.plans import owned

@@ -32,14 +32,13 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.dali import Graph
-from dalirefurb.engine import cache_client
+from dalirefurb.engine import cache_client, partial_sizes
 from dalirefurb.engine.batch_group import BatchGroup, Position
 from dalirefurb.engine.kernel_choice import Kernels
+from dalirefurb.engine.partial_sizes import propose_coverage
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StoreError
 from dalirefurb.planning import BatchEcho, Frozen
-from dalirefurb.reading import partial_sizes
 from dalirefurb.reading.bad_samples import Substitutes
-from dalirefurb.reading.partial_sizes import propose_coverage
 from dalirefurb.reading.reader import Reader
 from dalirefurb.show.pictures import take_pictures
 from dalirefurb.source import Source

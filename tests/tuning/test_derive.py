@@ -3,7 +3,7 @@
 import pytest
 
 from dalirefurb import rand_augment
-from dalirefurb.reading.partial_sizes import PartialSizes
+from dalirefurb.engine.partial_sizes import PartialSizes
 from dalirefurb.system.resources import usable_cores
 from dalirefurb.tuning.costs import Costs, Key, Measured, Spread, costs_of
 from dalirefurb.tuning.model import Configuration, predict

@@ -28,8 +28,8 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.augment import CenterCrop, Decode, Resize
+from dalirefurb.engine.partial_sizes import PartialSizes, Proposal, partial_sizes, propose_coverage
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.reading.partial_sizes import PartialSizes, Proposal, partial_sizes, propose_coverage
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
 from dalirefurb.store import DiskStore
@@ -136,7 +136,7 @@ def test_a_share_is_of_the_memory_or_of_the_disk_that_is_free_or_the_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     source = Unread(NUM_SAMPLES)
-    monkeypatch.setattr("dalirefurb.reading.partial_sizes.available_bytes", lambda: 10 * SLOT_BYTES)
+    monkeypatch.setattr("dalirefurb.engine.partial_sizes.available_bytes", lambda: 10 * SLOT_BYTES)
     assert propose_coverage(source, simple(SIZE), refurbish(), "30%").slots == 3
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=10**6))
     assert propose_coverage(source, simple(SIZE), refurbish(), "10%", path=tmp_path / "new").budget_bytes == 10**5

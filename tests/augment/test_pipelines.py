@@ -535,6 +535,7 @@ def test_an_interrupt_ends_a_program_in_one_line_with_status_130(request, monkey
     monkeypatch.setattr(Mix, "__call__", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background a shell has it ignored
         with pytest.raises(SystemExit) as exited:
             runpy.run_path(path, run_name="__main__")
     finally:

@@ -7,17 +7,15 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
 from dalirefurb import rng
-from dalirefurb.augment.stage import Stage
 from dalirefurb.dali import images_in
 from dalirefurb.engine.backend_factory import BackendFactory
 from dalirefurb.engine.backends import BothPartsBackend, ComputeBackend, Look, PartialBackend, WholeBackend
 from dalirefurb.engine.cache_client import CacheClient
-from dalirefurb.engine.configuration import Configuration, traced
+from dalirefurb.engine.configuration import Configuration, Way, traced
 from dalirefurb.engine.cuda import CudaDevice
 from dalirefurb.engine.diagnosis import Facts
 from dalirefurb.engine.engine import Engine
@@ -26,7 +24,7 @@ from dalirefurb.engine.finisher import Finisher
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.kernel_choice import begun_on_gpu, compile_kernels, done_by, fallback_stage
 from dalirefurb.engine.memory import BESIDE_STORE, Account
-from dalirefurb.engine.partial_sizes import PartialSizes, partial_sizes
+from dalirefurb.engine.partial_sizes import PartialSizes, store_spec
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.engine.preparer import ComputeNow, Preparer
 from dalirefurb.engine.rank import ALONE, Rank, present
@@ -39,7 +37,6 @@ from dalirefurb.planning.assistant import Assistant
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_samples import Substitutes
 from dalirefurb.reading.reader import Reader
-from dalirefurb.source.contract import without_targets
 from dalirefurb.store import DeviceStore, Store, StoreSpec
 from dalirefurb.store.base import Taken
 from dalirefurb.store.device.memory import device_images, device_memory
@@ -195,24 +192,13 @@ def assemble(
         OutOfMemoryError: If all that is needed exceeds the memory at hand.
     """
     source, recipe, kernels = configuration.source, configuration.recipe, configuration.kernels
-    devices, max_pixels = configuration.devices, configuration.bad_samples.max_pixels
+    devices = configuration.devices
     depths = configuration.depths(planner, prefetch)
     given, store = store, store if planner.peak_slots else None
     apart = configuration.apart(planner)
     max_rows = depths.hits_per_group * planner.batch_size
     tally = Tally()
-    reader = Reader(
-        source,
-        max_batch_size=max_rows,
-        num_threads=depths.reading_threads,
-        max_pixels=max_pixels,
-        refusal=partial(configuration.refusal, max_pixels=max_pixels),
-        asks_for_images=not recipe.caches_encoded,
-        passes_images=done_by(kernels, recipe, devices) is not None or begun_on_gpu(kernels, recipe, devices),
-        on_look=lambda images, by_pillow, seconds: tally.add(files=images, pillow_images=by_pillow, pillow_s=seconds),
-        substitutes=substitutes,
-        retry_s=configuration.bad_samples.retry_s,
-    )
+    reader = _reader(configuration, substitutes, depths, max_rows, tally)
     way = configuration.way(planner)
     partial_served = way == "fed"
     recipes = (recipe, *configuration.views)
@@ -261,37 +247,7 @@ def assemble(
         reserve=None if store is None else store.reserve,
         gpu=cuda,
     )
-
-    backend: ComputeBackend
-    finals: Sequence[Final] = ()
-    if way == "volumes":
-        runner, final = factory.build_volumes(input_builder, masked=len(source.volumes) > 1)
-        backend, finals = PartialBackend(input_builder, runner, Images.of, recipe.partial), [final]
-    elif way == "whole":
-        backend = WholeBackend(input_builder, factory.build("whole"), falls_back=factory.falls_back)
-    elif way == "both":
-        backend = BothPartsBackend(input_builder, factory.build_both(), falls_back=factory.falls_back)
-    else:
-        backend = PartialBackend(input_builder, factory.build("partial"), look, recipe.partial)
-        if way == "fed":
-            finals = [FinalFeeds(builders, most_groups=depths.groups_made)]
-        elif way == "together":
-            finals = factory.build_finals(recipes, builders, slice_rows=configuration.slice_rows)
-        else:
-            finals = [factory.build_final(*each, device_store) for each in zip(recipes, builders, strict=True)]
-    if not finals and factory.falls_back:
-        finals = [factory.build_fallback(input_builder)]
-    targets: TargetMaker | None = None
-    if source.annotations is not None:
-        targets = TargetMaker(
-            source,
-            recipe,
-            seed=planner.seed,
-            reader=reader,
-            num_threads=depths.reading_threads,
-            most_batches=depths.groups_made * depths.hits_per_group,
-            slice_rows=configuration.slice_rows,
-        )
+    backend, finals = _parts(way, factory, configuration, builders, look, device_store, depths)
     cache = CacheClient(reader, store, caches_encoded=recipe.caches_encoded)
     compute_now = ComputeNow(reader, input_builder, lambda: factory.build("partial", 1), max_rows=max_rows)
     assistant = Assistant.of(planner, compute_now)
@@ -302,7 +258,7 @@ def assemble(
         most_groups=depths.partial_ahead if apart or factory.falls_back else depths.look_ahead,
         depths=depths,
         features=None if assistant is None else assistant.features,
-        targets=targets,
+        targets=_targets(configuration, planner.seed, reader, depths),
         tally=tally,
     )
     finisher = Finisher(
@@ -319,6 +275,73 @@ def assemble(
     return Engine(planner, assistant, preparer, finisher, factory=factory, facts=facts, nbytes=nbytes)
 
 
+def _reader(
+    configuration: Configuration, substitutes: Substitutes | None, depths: Depths, max_rows: int, tally: Tally
+) -> Reader:
+    """Return what reads samples, and gives those of other kinds than DALI's to Pillow."""
+    recipe, kernels, devices = configuration.recipe, configuration.kernels, configuration.devices
+    max_pixels = configuration.bad_samples.max_pixels
+    return Reader(
+        configuration.source,
+        max_batch_size=max_rows,
+        num_threads=depths.reading_threads,
+        max_pixels=max_pixels,
+        refusal=partial(configuration.refusal, max_pixels=max_pixels),
+        asks_for_images=not recipe.caches_encoded,
+        passes_images=done_by(kernels, recipe, devices) is not None or begun_on_gpu(kernels, recipe, devices),
+        on_look=lambda images, by_pillow, seconds: tally.add(files=images, pillow_images=by_pillow, pillow_s=seconds),
+        substitutes=substitutes,
+        retry_s=configuration.bad_samples.retry_s,
+    )
+
+
+def _parts(
+    way: Way,
+    factory: BackendFactory,
+    configuration: Configuration,
+    builders: Sequence[InputBuilder],
+    look: Look,
+    store: DeviceStore | None,
+    depths: Depths,
+) -> tuple[ComputeBackend, Sequence[Final]]:
+    """Return what makes images, and what finishes those of each view, if anything does; see `Configuration.way`."""
+    recipe, builder = configuration.recipe, builders[0]
+    recipes = (recipe, *configuration.views)
+    if way == "volumes":
+        runner, final = factory.build_volumes(builder, masked=len(configuration.source.volumes) > 1)
+        return PartialBackend(builder, runner, Images.of, recipe.partial), [final]
+    backend: ComputeBackend
+    if way == "whole":
+        backend = WholeBackend(builder, factory.build("whole"), falls_back=factory.falls_back)
+    elif way == "both":
+        backend = BothPartsBackend(builder, factory.build_both(), falls_back=factory.falls_back)
+    else:
+        backend = PartialBackend(builder, factory.build("partial"), look, recipe.partial)
+    if way == "fed":
+        return backend, [FinalFeeds(builders, most_groups=depths.groups_made)]
+    if way == "together":
+        return backend, factory.build_finals(recipes, builders, slice_rows=configuration.slice_rows)
+    if way == "apart":
+        return backend, [factory.build_final(*each, store) for each in zip(recipes, builders, strict=True)]
+    return backend, [factory.build_fallback(builder)] if factory.falls_back else ()
+
+
+def _targets(configuration: Configuration, seed: int, reader: Reader, depths: Depths) -> TargetMaker | None:
+    """Return what moves a source's targets with its images, if it has any."""
+    source = configuration.source
+    if source.annotations is None:
+        return None
+    return TargetMaker(
+        source,
+        configuration.recipe,
+        seed=seed,
+        reader=reader,
+        num_threads=depths.reading_threads,
+        most_batches=depths.groups_made * depths.hits_per_group,
+        slice_rows=configuration.slice_rows,
+    )
+
+
 def cuda_device(store: DeviceStore | None) -> CudaDevice:
     """Return the current CUDA device, on the stream of the store that is there, if there is one."""
     return CudaDevice(device_memory("gpu") if store is None else store.memory)
@@ -332,61 +355,3 @@ def _check_device(store: DeviceStore) -> None:
             f"a DeviceStore must be on the CUDA device that is current when a loader begins, but it was made on device "
             f"{device} and device {torch.cuda.current_device()} is current: call torch.cuda.set_device before both"
         )
-
-
-def store_spec(
-    store: Store,
-    configuration: Configuration,
-    planner: Planner,
-    reader: Reader,
-    probes: PartialSizes | None = None,
-) -> StoreSpec:
-    """Say what a store is opened for, if it is to hold the partial images of a recipe, of whose sizes `probes` tell.
-
-    Where nothing in them is random, the seed does not matter.
-
-    Nor do the final stages, unless those up to the first that makes one size of all refuse images of some sizes, or
-    make too large ones: the store holds none of these. What is refused as too large decides, too: else a store would
-    serve it. Of encoded samples the source alone decides: whether one is refused is found out again.
-    """
-    source, recipe, fingerprint = configuration.source, configuration.recipe, configuration.fingerprint
-    if recipe.caches_encoded and isinstance(store, DeviceStore):
-        raise ConfigurationError(
-            "a DeviceStore is for decoded images, but split 0 caches encoded ones: use a MemoryStore, or a split of 1 "
-            "or more"
-        )
-    sizes = probes or partial_sizes(source, recipe, reader, seed=planner.seed)
-    partial = {"source": without_targets(fingerprint["source"]), "encoded": True}
-    if not recipe.caches_encoded:
-        partial = _decided_by(configuration, planner, reader, varying=sizes.slot_shape is None)
-    # So does what is behind the samples here and now. What changes from now on, the next loader notices.
-    if content := source.content():
-        partial["content"] = content
-    slots = planner.peak_slots
-    return StoreSpec(sizes.slot_shape, slots, partial, sizes.arena_bytes(slots))
-
-
-def _decided_by(configuration: Configuration, planner: Planner, reader: Reader, *, varying: bool) -> dict[str, Any]:
-    """Return what decides partial images, as JSON values."""
-    source, recipe, fingerprint = configuration.source, configuration.recipe, configuration.fingerprint
-    partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}
-    partial["source"] = without_targets(partial["source"])
-    partial["stages"] = [stage.fingerprint() for stage in configuration.whole[0].partial]
-    partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
-    if configuration.whole[0].encoded or source.image_shape is None:
-        partial["max_pixels"] = reader.max_pixels
-    final = [stage for each in (recipe, *configuration.views) for stage in _of_varying_size(each.final)]
-    if varying and any(_refuses(type(stage)) for stage in final):
-        partial["final_stages"] = [stage.fingerprint() for stage in final]
-    return partial
-
-
-def _of_varying_size(stages: Sequence[Stage]) -> Sequence[Stage]:
-    """Return the stages that images of varying size may enter: those behind were asked when the recipe was made."""
-    sized = [stage.fixed_size is not None for stage in stages]
-    return stages[: sized.index(True) + 1] if True in sized else stages
-
-
-def _refuses(kind: type[Stage]) -> bool:
-    """Tell whether a kind of stage refuses images of some sizes, or makes some that are too large."""
-    return kind.refusal is not Stage.refusal or kind.output_sizes is not Stage.output_sizes

@@ -1,4 +1,4 @@
-"""Sizes of partial images in bytes, and the largest share of the samples whose images fit a cache's budget.
+"""Sizes of partial images in bytes, what a store is opened for, and the largest share of samples that a budget holds.
 
 A coverage is part of the plan. A store never takes one from the memory at hand: it is proposed here, read by the user,
 and passed to the planner, so that every run that continues this one, and every machine, has the same.
@@ -8,20 +8,29 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from dalirefurb import rng
 from dalirefurb.augment.recipe import Recipe
+from dalirefurb.augment.stage import Stage
 from dalirefurb.calls import explains
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
+from dalirefurb.source.contract import without_targets
+from dalirefurb.store import DeviceStore, Store
 from dalirefurb.store.disk.layout import Layout
 from dalirefurb.store.spec import StoreSpec
 from dalirefurb.system.resources import Budget, amount, available_bytes, budget_bytes, bytes_on_disk
+
+if TYPE_CHECKING:
+    from dalirefurb.engine.configuration import Configuration
 
 _PROBES = 256
 _CHANNELS = 3
@@ -193,3 +202,61 @@ def _coverage(covered: int, num_samples: int) -> float:
     """
     decimals = (round(covered / num_samples, digits) for digits in range(1, 16))
     return next(value for value in decimals if value > 0 and round(value * num_samples) == covered)
+
+
+def store_spec(
+    store: Store,
+    configuration: Configuration,
+    planner: Planner,
+    reader: Reader,
+    probes: PartialSizes | None = None,
+) -> StoreSpec:
+    """Say what a store is opened for, if it is to hold the partial images of a recipe, of whose sizes `probes` tell.
+
+    Where nothing in them is random, the seed does not matter.
+
+    Nor do the final stages, unless those up to the first that makes one size of all refuse images of some sizes, or
+    make too large ones: the store holds none of these. What is refused as too large decides, too: else a store would
+    serve it. Of encoded samples the source alone decides: whether one is refused is found out again.
+    """
+    source, recipe, fingerprint = configuration.source, configuration.recipe, configuration.fingerprint
+    if recipe.caches_encoded and isinstance(store, DeviceStore):
+        raise ConfigurationError(
+            "a DeviceStore is for decoded images, but split 0 caches encoded ones: use a MemoryStore, or a split of 1 "
+            "or more"
+        )
+    sizes = probes or partial_sizes(source, recipe, reader, seed=planner.seed)
+    partial = {"source": without_targets(fingerprint["source"]), "encoded": True}
+    if not recipe.caches_encoded:
+        partial = _decided_by(configuration, planner, reader, varying=sizes.slot_shape is None)
+    # So does what is behind the samples here and now. What changes from now on, the next loader notices.
+    if content := source.content():
+        partial["content"] = content
+    slots = planner.peak_slots
+    return StoreSpec(sizes.slot_shape, slots, partial, sizes.arena_bytes(slots))
+
+
+def _decided_by(configuration: Configuration, planner: Planner, reader: Reader, *, varying: bool) -> dict[str, Any]:
+    """Return what decides partial images, as JSON values."""
+    source, recipe, fingerprint = configuration.source, configuration.recipe, configuration.fingerprint
+    partial: dict[str, Any] = {key: fingerprint[key] for key in ("source", "partial_device", "kernels", "versions")}
+    partial["source"] = without_targets(partial["source"])
+    partial["stages"] = [stage.fingerprint() for stage in configuration.whole[0].partial]
+    partial["seed"] = planner.seed if any(stage.random for stage in recipe.partial) else None
+    if configuration.whole[0].encoded or source.image_shape is None:
+        partial["max_pixels"] = reader.max_pixels
+    final = [stage for each in (recipe, *configuration.views) for stage in _of_varying_size(each.final)]
+    if varying and any(_refuses(type(stage)) for stage in final):
+        partial["final_stages"] = [stage.fingerprint() for stage in final]
+    return partial
+
+
+def _of_varying_size(stages: Sequence[Stage]) -> Sequence[Stage]:
+    """Return the stages that images of varying size may enter: those behind were asked when the recipe was made."""
+    sized = [stage.fixed_size is not None for stage in stages]
+    return stages[: sized.index(True) + 1] if True in sized else stages
+
+
+def _refuses(kind: type[Stage]) -> bool:
+    """Tell whether a kind of stage refuses images of some sizes, or makes some that are too large."""
+    return kind.refusal is not Stage.refusal or kind.output_sizes is not Stage.output_sizes

@@ -382,6 +382,24 @@ def test_a_stage_without_is_named_wherever_it_is() -> None:
         )
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_what_was_cut_off_is_told_by_lines_of_partial_images_and_of_served_ones(cached: bool) -> None:
+    """Of a picture that is wider than high, and of one that is larger than what is served."""
+    rows, size = np.arange(8), (40, 100)
+    last = [CenterCrop((16, 20), name="last")] if cached else []
+    stages = [CenterCrop(size), RandomRotation(40, **NEAREST), *last]
+    recipe = Recipe(stages, levels((16, 20) if cached else size), 2 if cached else 0)
+    sides: dict[str, Any] = {"heights": np.full(8, 60), "widths": np.full(8, 120), "shown": rows}
+    drawn: dict[str, Any] = {"seed": 0, "indices": rows, "versions": rows, "servings": rows}
+    found = geometry(recipe, **drawn, **sides, partial=size if cached else None)
+    x, y = np.meshgrid(np.arange(100) + 0.5, np.arange(40) + 0.5)
+    pixels = np.stack([x, y, np.ones_like(x)]).reshape(3, -1)
+    places = (found.maps @ pixels)[:, :2]
+    kept = ((places > 10) & (places < np.array([[110], [50]]))).all(axis=1)
+    assert 0.5 < kept.mean() < 0.95
+    assert np.array_equal((found.lines @ pixels >= 0).all(axis=1), kept)
+
+
 @pytest.mark.parametrize("distortion", [0.5, 1.0])
 def test_the_middle_of_an_image_is_before_the_horizon(distortion: float) -> None:
     stage, rows = RandomPerspective(distortion, 1.0), 5000

@@ -31,6 +31,7 @@ from dalirefurb.augment import (
     HorizontalFlip,
     RandAugmentLayer,
     RandomAffine,
+    RandomApply,
     RandomCrop,
     RandomRotation,
     Resize,
@@ -148,6 +149,8 @@ def test_crops_are_made_on_the_way_where_they_lie_inside_and_come_right_after() 
         ((resize, padded), [Code.RESIZE, Code.CROP]),
         ((resize, RandAugmentLayer(), crop), [Code.RESIZE, Code.OTHER, Code.CROP]),
         ((resize, crop, CenterCrop(8, name="again")), [Code.RESIZE, Code.CROP]),
+        ((RandomApply(RandomRotation(20)), crop), [Code.WARP, Code.CROP]),
+        ((resize, RandomApply(padded)), [Code.RESIZE, Code.OTHER]),
     ]
     for stages, codes in cases:
         steps = steps_of(stages)
@@ -232,6 +235,31 @@ def test_a_row_of_very_many_pixels_is_averaged_as_by_the_triangle_within_a_level
         weights = np.maximum(0, 1 - np.abs(places - ((x + 0.5) * scale - 0.5)) / scale)
         row = image[0].astype(np.float64)[np.clip(places, 0, width - 1)]
         assert np.abs(made[:, x] - weights @ row / weights.sum()).max() <= 1
+    pipeline.pool.close()
+
+
+@pytest.mark.skipif("numba" not in KERNELS, reason="Numba is not installed")
+def test_a_window_of_very_many_pixels_is_mirrored_and_cropped_as_any_other() -> None:
+    from dalirefurb.augment import RandomResizedCrop
+    from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
+    from tests.kernels.test_kernels import part
+
+    pipeline = DecodePipeline(None, max_rows=1, num_threads=1)
+
+    def made(image: Picture, left: int, width: int, *then: Any) -> Picture:
+        kernels = part([RandomResizedCrop((8, 13)), *then], None, DecodePipelines([], pipeline))
+        drawn = {"start": np.array([[1, left]]), "shape": np.array([[2, width]])}
+        feeds = {f"random_resized_crop/{name}": rows.astype(np.int32) for name, rows in drawn.items()}
+        flip, crop = {"flip/mirror": np.ones(1, np.int32)}, {"center_crop/start": np.array([[0, 2]], np.int32)}
+        kernels.submit({"sample": [image], **feeds, **flip, **crop})
+        return np.array(next(iter(kernels.collect())))
+
+    (image,) = noise((4, 3000))
+    image[:, :1000] //= 4
+    whole = made(image, 7, 2500)
+    assert np.array_equal(whole, made(np.ascontiguousarray(image[:, 7:2507]), 0, 2500))
+    moved = made(image, 7, 2500, HorizontalFlip(), CenterCrop(8))
+    assert np.array_equal(moved, whole[:, ::-1][:, 2:10])
     pipeline.pool.close()
 
 

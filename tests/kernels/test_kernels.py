@@ -21,8 +21,9 @@ from dalirefurb.augment.policies.operations import Chosen, Group
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import draw
 from dalirefurb.errors import LoaderError
+from dalirefurb.image_batch import Images
 from dalirefurb.kernels import program
-from dalirefurb.kernels.buffers import Buffers
+from dalirefurb.kernels.buffers import Buffers, OutputBuffers
 from dalirefurb.kernels.llvm import fetch_add
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.pipelines import DecodePipeline, DecodePipelines
@@ -293,6 +294,8 @@ def test_a_batch_goes_past_the_caches_if_it_is_large_and_its_lines_are_whole_vec
     assert not program.streamed(Output(224), 16)
     assert not program.streamed(Output(32), 256)
     assert not program.streamed(Output(230), 256)
+    assert program.streamed(Output((230, 224)), 64)
+    assert not program.streamed(Output((224, 230)), 256)
     assert not program.streamed(Output(224, "float16"), 256)
 
 
@@ -465,6 +468,14 @@ def test_batches_of_many_sizes_take_the_memory_of_the_largest():
         seen.add(kept[-1].ctypes.data)
         assert all((each == len(each)).all() for each in kept)
     assert seen == largest
+
+
+@pytest.mark.parametrize("kind", [(2, 6, 4, 3), (2, 4, 6, 3)])
+def test_room_of_a_store_is_taken_for_images_of_its_shape_alone(kind):
+    room = Images(np.zeros(kind, np.uint8))
+    images = OutputBuffers(3, lambda count: room).partials(np.array([[4, 6]] * 2))
+    assert [image.shape for image in images] == [(4, 6, 3)] * 2
+    assert (images is room) == (kind[1:] == (4, 6, 3))
 
 
 def test_a_part_that_is_restarted_goes_on_with_what_comes_after(pipelines):

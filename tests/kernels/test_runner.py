@@ -8,7 +8,7 @@ from PIL import Image
 
 pytest.importorskip("numba", reason="Numba is not installed")
 
-from dalirefurb.augment import Decode, HorizontalFlip, RandAugmentLayer, RandomCrop, RandomResizedCrop
+from dalirefurb.augment import Decode, HorizontalFlip, RandAugmentLayer, RandomCrop, RandomResizedCrop, Resize
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import draw
@@ -128,6 +128,17 @@ def test_rows_are_those_of_each_part_alone_wherever_their_images_come_from(pool,
     assert np.array_equal(both.finish([Rows(SHARED, images.chosen(np.array([1])))]).as_tensor(), expected)
     for row, image in zip(COMPUTED, seen, strict=True):
         assert np.array_equal(image, partial[row])
+
+
+def test_a_batch_of_which_images_at_hand_alone_have_other_sizes_is_made_of_these(pool):
+    recipe = Recipe([Resize((32, 32))], Output(32), 0)
+    feeds, both = some(drawn(recipe), slice(2)), both_of(recipe, pool)
+    for width in (30, 60):
+        other = np.ascontiguousarray(PICTURES[1][:, :width])
+        pinned = Rows(np.array([1]), Images([other]))
+        both.submit({"sample": PICTURES[:1]}, feeds, rows=np.array([0]), count=2, pinned=pinned)
+        expected = alone(steps_of(recipe.final), recipe.output, feeds, [PICTURES[0], other])
+        assert np.array_equal(both.collect().as_tensor(), expected.as_tensor())
 
 
 def flipped(level):

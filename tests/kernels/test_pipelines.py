@@ -27,7 +27,7 @@ from dalirefurb.image_batch import Images, row_addresses
 from dalirefurb.kernels import rows as loop
 from dalirefurb.kernels.llvm import c_function, fetch_add, memory
 from dalirefurb.kernels.lower import steps_of
-from dalirefurb.kernels.pipelines import LAST, DecodePipeline, DecodePipelines
+from dalirefurb.kernels.pipelines import LAST, DecodePipeline, DecodePipelines, shared_out
 from dalirefurb.kernels.program import KernelProgram, Scratch, Work
 from dalirefurb.kernels.record import DONE, WORK
 from dalirefurb.kernels.rows import KernelThreadPool
@@ -127,6 +127,11 @@ def test_images_among_encoded_samples_are_decoded_by_nobody_and_taken_once(share
     assert sorted(direct.taken[0]) == [0, 1, 2]
 
 
+def test_two_lanes_decode_where_each_has_two_threads_and_no_thread_is_left_out() -> None:
+    expected = {1: (1, 1), 2: (1, 2), 3: (1, 3), 4: (2, 2), 5: (2, 3), 8: (2, 4)}
+    assert {count: shared_out(count) for count in expected} == expected
+
+
 def test_what_needs_no_decoding_goes_to_no_lane_that_decodes() -> None:
     lanes, decoding, direct = noted(2)
     lanes.submit(work_of(0, 4), {})
@@ -199,10 +204,11 @@ def encoded(*sizes: tuple[int, int]) -> dict[str, Any]:
     }
 
 
-def test_an_image_of_another_size_than_its_header_says_is_named_and_nothing_is_written() -> None:
+@pytest.mark.parametrize("other", [(30, 21), (31, 20)])
+def test_an_image_of_another_size_than_its_header_says_is_named_and_nothing_is_written(other: tuple[int, int]) -> None:
     lane, program = decoding_lane()
     wrong, results = work_for(program, [(20, 30), (30, 20), (20, 30)])
-    lane.submit(wrong, encoded((20, 30), (30, 21), (20, 30)), np.arange(3))
+    lane.submit(wrong, encoded((20, 30), other, (20, 30)), np.arange(3))
     right, others = work_for(program, [(20, 30), (30, 20)])
     lane.submit(right, encoded((20, 30), (30, 20)), np.arange(2))
     with pytest.raises(GraphError, match="another size than its header says") as caught:

@@ -138,6 +138,18 @@ def test_what_it_raises_is_raised_in_the_loop_with_stage_and_sample(split: int, 
     assert isinstance(raised.value.__cause__, KeyError)
 
 
+def test_what_is_no_error_of_the_users_is_raised_in_the_loop_too() -> None:
+    """Python would print what an exit raises in a function that C calls, and go on."""
+
+    def leaving(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if image.shape != (16, 16, 3):
+            raise SystemExit(3)
+        return image
+
+    with pytest.raises(LoaderError, match=r"stage 'leaving' must not fail, .* RuntimeError: it raised SystemExit$"):
+        batches([HostStage(leaving, "leaving")], (HEIGHT, WIDTH), 0)
+
+
 @pytest.mark.parametrize("split", [0, 1])
 def test_what_it_raises_of_a_further_view_is_told_by_the_samples_number(split: int) -> None:
     """Inside of the loader such a view is a sample of its own, with a number that the source does not know."""

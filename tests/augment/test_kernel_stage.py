@@ -156,8 +156,13 @@ def returns_the_image(image: Any, uniforms: Any, out: Any) -> Any:
         (unknown_name, "name 'nothing' is not defined"),
         (unknown_member, "has no attribute 'fancy'"),
         (wrong_type, "No implementation of function"),
+        (wrong_type, f" (line {wrong_type.__code__.co_firstlineno + 1}); see KernelStage"),
         (not_of_numba, "not supported"),
-        (takes_a_second_number, "must take no more numbers than are drawn for it, 1, but it says: index 1 is out"),
+        (
+            takes_a_second_number,
+            "must take no more numbers than are drawn for it, 1, but it says: index 1 is out of bounds for axis 0 with "
+            "size 1: pass KernelStage(..., uniforms=n) with n above 1, or take fewer",
+        ),
         (leaves_levels, "two runs on one image differ: write all of out, and take random numbers from uniforms"),
         (draws_by_itself, "two runs on one image differ: write all of out, and take random numbers from uniforms"),
         (returns_the_image, "must return nothing, but it returns a ndarray: write to out"),

@@ -21,6 +21,7 @@ from dalirefurb import rand_augment, simple
 from dalirefurb.augment import (
     CenterCrop,
     Custom,
+    Equalize,
     GaussianBlur,
     HorizontalFlip,
     HostStage,
@@ -316,6 +317,23 @@ def test_what_a_recipe_launches_is_counted_without_images() -> None:
     one, many = (launches_of(rand_augment(64), rows) for rows in (2, 300))
     for few, more in zip(one, many, strict=True):
         assert len(few.launches) <= len(more.launches) <= 4
+
+
+def test_each_launch_counts_what_it_reads_and_writes_of_the_images_that_take_part() -> None:
+    rows, pixels = 5, 30 * 40
+    for output, itemsize in ((Output((30, 40)), 12), (Output((30, 40), "bfloat16", channels=1), 2)):
+        recipe = Recipe([Equalize(), GaussianBlur(5)], output, 1)
+        partial, final = launches_of(recipe, rows, entering=(30, 40))
+        assert [(each.function, each.nbytes) for each in partial.launches] == [
+            ("prepare", rows * 3 * pixels),
+            ("pixels", rows * 6 * pixels),
+        ]
+        # Sums of rows, three float32 a pixel, and a table.
+        first, then = final.launches[1:]
+        assert (first.function, first.nbytes) == ("pass", rows * (15 * pixels + 4 * 192))
+        assert (then.function, then.nbytes) == ("output", rows * (3 + itemsize) * pixels)
+    sums = {sum(part.nbytes for part in launches_of(rand_augment(64), 3, seed=seed)) for seed in range(6)}
+    assert len(sums) > 1  # some operations are prepared
 
 
 @pytest.mark.parametrize("name", ALL_PRESETS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import logging
 import os
 import shutil
 import subprocess
@@ -158,10 +159,11 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("kind", [Terminal, io.StringIO])
+@pytest.mark.parametrize(("kind", "handlers"), [(Terminal, 0), (io.StringIO, 0), (Terminal, 1)])
 def test_who_sits_at_a_terminal_is_told_of_slow_compiling_once(
-    kind: type[io.StringIO], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kind: type[io.StringIO], handlers: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Unless the log is shown, as by the command line."""
     from numba import types
 
     from dalirefurb.kernels import llvm
@@ -169,6 +171,7 @@ def test_who_sits_at_a_terminal_is_told_of_slow_compiling_once(
     llvm._say_once.cache_clear()
     monkeypatch.setattr(llvm, "_SLOW_S", 0.0)
     monkeypatch.setattr(sys, "stderr", shown := kind())
+    monkeypatch.setattr(logging.getLogger("dalirefurb"), "handlers", [logging.NullHandler()] * handlers)
     with caplog.at_level("INFO", "dalirefurb"):
         for number in (3, 4):
 
@@ -179,7 +182,7 @@ def test_who_sits_at_a_terminal_is_told_of_slow_compiling_once(
             assert compiled(7, number) == 7 * number
     said = ["dalirefurb compiles its kernels for this processor, once: this can take a minute"]
     assert caplog.messages == said
-    assert shown.getvalue().splitlines() == (said if kind is Terminal else [])
+    assert shown.getvalue().splitlines() == (said if kind is Terminal and not handlers else [])
 
 
 @pytest.mark.parametrize("how", ["as usual", "failing", "one core", "inside of a program", "frozen", "kept"])

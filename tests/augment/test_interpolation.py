@@ -88,9 +88,9 @@ def test_a_kernel_finds_the_nearest_rows_of_long_images(stage: Stage) -> None:
 
 
 @SHARP
-@pytest.mark.parametrize("size", [(64, 64), (1, 1), (7, 300), (256, 31), (500, 2)])
+@pytest.mark.parametrize("size", [(64, 64), (1, 1), (7, 300), (256, 31), (500, 2), (180, 260)])
 def test_a_kernel_makes_pillows_pixels_of_noise(interpolation: Any, size: tuple[int, int]) -> None:
-    """Its black and white make all that a filter overshoots."""
+    """Its black and white make all that a filter overshoots; the last size is where Pillow just begins with columns."""
     pictures = [image // 128 * 255 for image in noise(*SIDES)] + noise(*SIDES)
     stage = Resize(size, interpolation)
     for before, after in zip(pictures, made(stage, pictures, by="kernels"), strict=True):

@@ -188,15 +188,16 @@ def _try(stage: KernelStage) -> None:
 
     Raises:
         ConfigurationError: If it takes more numbers than are drawn for it, leaves levels of `out` as they were, takes
-            random numbers from elsewhere, or returns something.
+            random numbers from elsewhere, writes to `image`, or returns something.
     """
     numbers = np.full(stage.uniforms, 0.5).view(_Counted)
     image = np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3)
+    given = [image.copy() for _ in range(2)]
     once, again = np.full_like(image, 0), np.full_like(image, 255)
     function: Callable[..., Any] = stage.function
     try:
         with np.errstate(all="ignore"):  # Levels overflow there, too.
-            returned = [function(image.copy(), numbers, out) for out in (once, again)]
+            returned = [function(one, numbers, out) for one, out in zip(given, (once, again), strict=True)]
     except _TooFewError as error:
         remedy = f"pass KernelStage(..., uniforms=n) with n above {stage.uniforms}, or take fewer"
         raise ConfigurationError(
@@ -208,6 +209,11 @@ def _try(stage: KernelStage) -> None:
     if any(each is not None for each in returned):
         raise ConfigurationError(
             f"{_place(stage.function)} must return nothing, but it returns a {type(returned[0]).__name__}: write to out"
+        )
+    if not all(np.array_equal(each, image) for each in given):
+        raise ConfigurationError(
+            f"{_place(stage.function)} must leave image as it is, since others take it too, but it writes to it: write "
+            f"to out"
         )
     if not np.array_equal(once, again):
         raise ConfigurationError(

@@ -140,6 +140,12 @@ def draws_by_itself(image: Any, uniforms: Any, out: Any) -> None:
         out.flat[i] = int(255 * np.random.rand())  # noqa: NPY002 - as users may
 
 
+def writes_to_its_image(image: Any, uniforms: Any, out: Any) -> None:
+    for i in range(image.size):
+        image.flat[i] = 255 - image.flat[i]
+        out.flat[i] = image.flat[i]
+
+
 def returns_the_image(image: Any, uniforms: Any, out: Any) -> Any:
     return image
 
@@ -165,6 +171,7 @@ def returns_the_image(image: Any, uniforms: Any, out: Any) -> Any:
         ),
         (leaves_levels, "two runs on one image differ: write all of out, and take random numbers from uniforms"),
         (draws_by_itself, "two runs on one image differ: write all of out, and take random numbers from uniforms"),
+        (writes_to_its_image, "must leave image as it is, since others take it too, but it writes to it: write to out"),
         (returns_the_image, "must return nothing, but it returns a ndarray: write to out"),
     ],
 )

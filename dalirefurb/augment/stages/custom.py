@@ -113,7 +113,7 @@ class KernelStage(OnCPU):
     uint8 levels of the result, all of which it writes. It may call functions that are compiled by `numba.njit`. It must
     neither make arrays nor raise, which `Loader` checks when it compiles. It must stay inside of its arrays, which
     nobody checks while it runs, as in all that Numba compiles: have Python run it once on an image. `Loader` does so on
-    a small one, and refuses a function that takes more numbers than it has there.
+    a small one, and refuses a function that takes more numbers than it has there, or writes to its image.
 
     Attributes:
         function: Function from image, uniforms and result to None.

@@ -74,7 +74,7 @@ class HostFunction:
         try:
             count = self._stage.num_uniforms
             given = _at(image, (height, width, 3)).copy()
-            uniforms = _at(numbers, (8 * count,)).view(np.float64).copy() if count else np.empty(0)
+            uniforms = _at(numbers, (8 * count,)).view(np.float64) if count else np.empty(0)
             _at(out, (lines, columns, 3))[...] = made(self._stage, given, uniforms, (lines, columns))
         except BaseException as error:
             # Python would print what an interrupt raises here, and go on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from dalirefurb.augment import CenterCrop, Decode, HorizontalFlip, HostStage, Ra
 from dalirefurb.augment.stage import draw
 from dalirefurb.errors import ConfigurationError, LoaderError
 from dalirefurb.kernels.host import HostFunction
+from dalirefurb.kernels.record import DONE, RAISED
 from dalirefurb.targets import Annotated, Masks
 from tests.one_batch import levels
 
@@ -138,6 +140,25 @@ def test_what_it_raises_is_raised_in_the_loop_with_stage_and_sample(split: int, 
     assert isinstance(raised.value.__cause__, KeyError)
 
 
+def test_an_error_that_nobody_asked_for_is_forgotten_when_its_numbers_come_again() -> None:
+    """As of a batch that was begun behind one that failed: another stage may fail then."""
+    fails = True
+
+    def sometimes(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if fails and image.shape[0] == HEIGHT:
+            raise ValueError("not now")
+        return image
+
+    function, numbers, out = HostFunction(HostStage(sometimes, "mine")), np.zeros(16), np.empty_like(IMAGES[0])
+    call = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 10)(function.address)
+    given = IMAGES.ctypes.data, *(HEIGHT, WIDTH) * 2, numbers.ctypes.data, 0, 0, out.ctypes.data
+    assert call(*given) == RAISED
+    fails = False
+    assert call(*given) == DONE
+    assert np.array_equal(out, IMAGES[0])
+    assert function.raised(numbers.ctypes.data, None) is None
+
+
 def test_what_is_no_error_of_the_users_is_raised_in_the_loop_too() -> None:
     """Python would print what an exit raises in a function that C calls, and go on."""
 
@@ -194,6 +215,11 @@ def of_numpys_own_numbers(image: NDArray[np.uint8], rng: np.random.Generator) ->
     return image + np.random.randint(0, 200, image.shape).astype(np.uint8)  # noqa: NPY002 - as users may
 
 
+def of_numbers_in_one_buffer(image: NDArray[np.uint8], buffer: Any = np.empty((16, 16, 3), np.uint8)) -> Any:  # noqa: B008
+    buffer[...] = np.random.randint(0, 200, image.shape)  # noqa: NPY002 - as users may
+    return buffer
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -207,6 +233,7 @@ def of_numpys_own_numbers(image: NDArray[np.uint8], rng: np.random.Generator) ->
             "must return uint8 levels of shape (16, 16, 3), got uint8 of (17, 16, 3): declare HostStage(..., size",
         ),
         (of_numpys_own_numbers, "two runs on one image differ: take all random numbers from rng"),
+        (of_numbers_in_one_buffer, "two runs on one image differ: take all random numbers from rng"),
     ],
 )
 def test_a_function_that_makes_no_image_is_refused_before_any_batch(function: Callable[..., Any], said: str) -> None:

@@ -8,7 +8,15 @@ from PIL import Image
 
 pytest.importorskip("numba", reason="Numba is not installed")
 
-from dalirefurb.augment import Decode, HorizontalFlip, RandAugmentLayer, RandomCrop, RandomResizedCrop, Resize
+from dalirefurb.augment import (
+    Decode,
+    HorizontalFlip,
+    HostStage,
+    RandAugmentLayer,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+)
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import draw
@@ -143,6 +151,20 @@ def test_a_batch_of_which_images_at_hand_alone_have_other_sizes_is_made_of_these
 
 def flipped(level):
     return [np.full((16, 16, 3), level, np.uint8)]
+
+
+def test_of_an_image_at_hand_that_a_function_fails_of_the_sample_is_named(pool):
+    def picky(image):
+        if image[0, 0, 0] == 200:
+            raise KeyError("no such colour")
+        return image
+
+    both = both_of(Recipe([HostStage(picky, "picky")], levels(16), 0), pool)
+    pinned = Rows(np.array([0]), Images(flipped(200)))
+    computed = {"sample": flipped(100), "index": np.array([7])}
+    both.submit(computed, {"index": np.array([9, 7])}, rows=np.array([1]), count=2, pinned=pinned)
+    with pytest.raises(GraphError, match=r"stage 'picky' must not fail, but of sample 9, which source\.name"):
+        both.collect()
 
 
 def begun_with(pipelines, pool, batches):

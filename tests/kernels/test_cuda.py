@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ from dalirefurb.dali import GraphError
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels.buffers import PlainLevels
 from dalirefurb.kernels.cuda.counting import PHOTOGRAPH, launches_of, row_bytes
-from dalirefurb.kernels.cuda.program import OPTIONS, CudaProgram
+from dalirefurb.kernels.cuda.program import OPTIONS, CudaLauncher, CudaProgram, Launch
 from dalirefurb.kernels.cuda.source import source, translated
 from dalirefurb.kernels.kernel import kernel_names
 from dalirefurb.kernels.lower import steps_of
@@ -369,6 +370,31 @@ def test_memory_to_work_in_is_bounded_beforehand(name: str) -> None:
 def test_launches_of_what_a_gpu_does_not_do_are_refused(recipe: Recipe, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         list(launches_of(recipe, 4))
+
+
+def test_a_launch_is_a_grid_of_blocks_by_rows_given_page_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stand-in for CuPy; numbers have 64 bits, as the source says."""
+    begun: list[Any] = []
+
+    class RefusedError(Exception):
+        pass
+
+    class Module:
+        def __init__(self, code: str, options: tuple[str, ...]) -> None:
+            begun.append((code, options))
+
+        def get_function(self, name: str) -> Any:
+            if begun[-1][0] == "broken":
+                raise RefusedError("line 3")
+            return lambda *given: begun.append((name, *given))
+
+    compiler = SimpleNamespace(CompileException=RefusedError)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(RawModule=Module, cuda=SimpleNamespace(compiler=compiler)))
+    CudaLauncher("text").launch(Launch("pass", step=3, blocks=7, nbytes=0), rows=5, page=4096)
+    assert begun == [("text", ("-std=c++17", "-fmad=false")), ("pass", (7, 5), (256,), (4096, 3))]
+    assert {type(number) for number in begun[1][3]} == {np.int64}
+    with pytest.raises(ConfigurationError, match="NVRTC must compile the kernels for this GPU, but says: line 3"):
+        CudaLauncher("broken")
 
 
 # What cannot be made

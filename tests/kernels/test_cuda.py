@@ -155,6 +155,22 @@ def test_the_nearest_rows_of_long_images_are_found_alike() -> None:
     assert differing(beside.by_kernels(**given), beside.by_cuda(**given)) == []
 
 
+@needs_compiler
+@pytest.mark.parametrize(
+    ("stages", "sides"),
+    [
+        ([Resize((18, 26), "lanczos")], (30, 32)),
+        ([Resize((8, 13)), HorizontalFlip(1.0), CenterCrop((8, 12))], (4, 3000)),
+    ],
+    ids=["columns just first", "many pixels, mirrored and cropped"],
+)
+def test_rare_resizes_are_made_alike(stages: list[Stage], sides: tuple[int, int]) -> None:
+    pictures = pictures_of(sides)
+    beside = Beside(stages, PlainLevels(recipe_size(stages)))
+    given = {"pictures": pictures, "feeds": feeds_of(stages, pictures, 0)}
+    assert differing(beside.by_kernels(**given), beside.by_cuda(**given)) == []
+
+
 # Recipes
 
 OUTPUTS = [
@@ -364,6 +380,10 @@ def test_memory_to_work_in_is_bounded_beforehand(name: str) -> None:
         (
             Recipe([*simple(32).stages, HostStage(lambda image: image, "own")], simple(32).output, 2),
             "'own' has one for a CPU alone",
+        ),
+        (
+            Recipe([CenterCrop(32), VerticalFlip(), Custom(lambda image: image, "own")], Output(32), 1),
+            "to count launches, but 'own' has none",
         ),
     ],
 )

@@ -152,6 +152,24 @@ def test_what_was_kept_is_of_no_use_where_a_number_of_the_kernels_has_changed(
     assert llvm.source_digest.__wrapped__() != before
 
 
+def test_what_cannot_be_kept_is_compiled_as_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dalirefurb.kernels import llvm
+
+    asked: list[dict[str, object]] = []
+
+    def compiler(signature: object, **options: object) -> Callable[..., object]:
+        asked.append(options)
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return lambda function: function
+
+    monkeypatch.setattr(llvm, "njit", compiler)
+    assert llvm.kept(halve, "a signature") is halve
+    kept, not_kept = asked
+    assert kept == {**not_kept, "cache": True}
+    assert not_kept == {"nogil": True, "error_model": "numpy"}
+
+
 class Terminal(io.StringIO):
     """What says of itself that somebody sits there."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -46,7 +48,7 @@ from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.stage import Stage, draw
 from dalirefurb.dali import GraphError
 from dalirefurb.errors import LoaderError
-from dalirefurb.image_batch import row_addresses
+from dalirefurb.image_batch import Images, row_addresses
 from dalirefurb.kernels import buffers, pipelines, program, random, rows, runner
 from dalirefurb.kernels.kernel import compile_kernel, kernel_names
 from dalirefurb.kernels.llvm import c_function, memory
@@ -232,6 +234,28 @@ def test_memory_is_used_again_unless_it_is_much(monkeypatch: pytest.MonkeyPatch)
     alone = mine.provided(large)
     assert alone.record["scratch"][0] != addresses[0]
     mine.close()
+
+
+def test_work_keeps_what_it_has_addresses_of() -> None:
+    """Others know its images and results by addresses alone."""
+    made = [np.zeros((24, 24, 3), np.uint8), np.zeros((24, 24, 3), np.uint8), np.zeros((2, 3, 24, 24), np.float32)]
+    alive = [weakref.ref(each) for each in made]
+    image, at_hand, results = made
+    program = KernelProgram(steps_of((HorizontalFlip(),)) or (), Output(24), split=0)
+    work = program.work(
+        {"sample": [image]},
+        pinned=Images([at_hand]),
+        final={"flip/mirror": np.zeros(2, np.int32)},
+        reserve=lambda sizes: Images(np.empty((1, 24, 24, 3), np.uint8)),
+        results=results,
+        targets=row_addresses(results),
+    ).part(np.arange(2))
+    del made, image, at_hand, results
+    gc.collect()
+    assert [each() is None for each in alive] == [False] * 3
+    del work
+    gc.collect()
+    assert [each() is None for each in alive] == [True] * 3
 
 
 # What becomes of a row

@@ -69,6 +69,19 @@ def test_a_function_makes_what_the_interpreter_makes_with_numbers_of_each_sample
     assert len(limits) > COUNT // 2  # numbers differ
 
 
+def ratio(image: Any, uniforms: Any, out: Any) -> None:
+    for i in range(image.size):
+        out.flat[i] = min(100.0 / image.flat[i], 255.0)
+
+
+def test_a_division_by_zero_is_numpys() -> None:
+    """Python would raise, of which compiled code tells nobody."""
+    assert IMAGES.min() == 0
+    with np.errstate(divide="ignore"):
+        wanted = np.minimum(100.0 / IMAGES, 255.0).astype(np.uint8)
+    assert np.array_equal(served([KernelStage(ratio, "ratio")]), wanted)
+
+
 def test_it_runs_inside_other_stages_beside_the_librarys_kernels_and_changes_sizes() -> None:
     stages = [HorizontalFlip(1.0), RandomApply(KernelStage(inverted_above, "mine", uniforms=1), 0.0)]
     assert np.array_equal(served(stages), IMAGES[:, :, ::-1])

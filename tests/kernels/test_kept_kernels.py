@@ -170,6 +170,22 @@ def test_what_cannot_be_kept_is_compiled_as_what_is_kept(monkeypatch: pytest.Mon
     assert not_kept == {"nogil": True, "error_model": "numpy"}
 
 
+def test_as_many_are_kept_as_there_are_functions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each has an index, and code for each kind of its arguments."""
+    from dalirefurb.kernels import ahead
+
+    for name in ("one.nbi", "one.1.nbc", "one.2.nbc", "other.nbi", "other.1.nbc"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(ahead, "FunctionCache", lambda function: SimpleNamespace(cache_path=str(tmp_path)))
+    assert ahead.kept_kernels() == (tmp_path, 2)
+
+    def nowhere(function: object) -> None:
+        raise RuntimeError("cannot cache function: no locator available")
+
+    monkeypatch.setattr(ahead, "FunctionCache", nowhere)
+    assert ahead.kept_kernels() == (None, 0)
+
+
 class Terminal(io.StringIO):
     """What says of itself that somebody sits there."""
 

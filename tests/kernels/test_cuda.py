@@ -27,12 +27,16 @@ from dalirefurb.augment import (
     HorizontalFlip,
     HostStage,
     KernelStage,
+    Letterbox,
     RandAugmentLayer,
     RandomApply,
     RandomCrop,
     RandomErasing,
     RandomResizedCrop,
     Resize,
+    ScaleJitter,
+    Solarize,
+    SolarizeAdd,
     VerticalFlip,
     presets,
     published,
@@ -155,18 +159,24 @@ def test_the_nearest_rows_of_long_images_are_found_alike() -> None:
     assert differing(beside.by_kernels(**given), beside.by_cuda(**given)) == []
 
 
+RARE: dict[str, tuple[list[Stage], tuple[int, int]]] = {
+    "columns just first": ([Resize((18, 26), "lanczos")], (30, 32)),
+    "many pixels, mirrored and cropped": ([Resize((8, 13)), HorizontalFlip(1.0), CenterCrop((8, 12))], (4, 3000)),
+    "of what would be large": ([Resize(64, "nearest"), HorizontalFlip(1.0), CenterCrop((56, 60))], (1, 20_000)),
+    "a frame of a colour": ([Letterbox((20, 30), fill=(1, 2, 3), place="center")], (9, 5)),
+    "a window in a frame": ([ScaleJitter((20, 30), (2.0, 3.0), fill=(1, 2, 3), place="random")], (9, 50)),
+    "black is inverted": ([Solarize(0)], (5, 7)),
+    "nothing is inverted": ([Solarize(256)], (5, 7)),
+    "levels are darkened": ([SolarizeAdd(-100, 256)], (5, 7)),
+}
+
+
 @needs_compiler
-@pytest.mark.parametrize(
-    ("stages", "sides"),
-    [
-        ([Resize((18, 26), "lanczos")], (30, 32)),
-        ([Resize((8, 13)), HorizontalFlip(1.0), CenterCrop((8, 12))], (4, 3000)),
-    ],
-    ids=["columns just first", "many pixels, mirrored and cropped"],
-)
-def test_rare_resizes_are_made_alike(stages: list[Stage], sides: tuple[int, int]) -> None:
+@pytest.mark.parametrize("name", RARE)
+def test_what_is_rare_is_made_alike(name: str) -> None:
+    stages, sides = RARE[name]
     pictures = pictures_of(sides)
-    beside = Beside(stages, PlainLevels(recipe_size(stages)))
+    beside = Beside(stages, PlainLevels(sides if stages[0].keeps_place else recipe_size(stages)))
     given = {"pictures": pictures, "feeds": feeds_of(stages, pictures, 0)}
     assert differing(beside.by_kernels(**given), beside.by_cuda(**given)) == []
 

@@ -45,17 +45,17 @@ from dalirefurb.augment import (
     timm_auto_augment,
 )
 from dalirefurb.augment.policies.operations import Group
-from dalirefurb.augment.stage import Stage, draw
+from dalirefurb.augment.stage import MOST_PIXELS, Stage, draw
 from dalirefurb.dali import GraphError
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, row_addresses
 from dalirefurb.kernels import buffers, pipelines, program, random, rows, runner
-from dalirefurb.kernels.kernel import compile_kernel, kernel_names
+from dalirefurb.kernels.kernel import compile_kernel, kernel_named, kernel_names
 from dalirefurb.kernels.llvm import c_function, memory
 from dalirefurb.kernels.lower import steps_of
 from dalirefurb.kernels.normalize import OUTPUTS, compile_output
 from dalirefurb.kernels.program import KernelProgram, Work
-from dalirefurb.kernels.record import DONE, PROBLEMS
+from dalirefurb.kernels.record import DONE, PROBLEMS, WIDTH
 from dalirefurb.kernels.rows import KernelThreadPool
 from tests.endings import nothing_left
 from tests.engine.test_bit_identity import Batches, assert_same
@@ -342,6 +342,13 @@ def test_what_has_no_kernel_or_is_too_large_for_one_is_named() -> None:
     arrays["chosen"][0, 1], arrays["sizes"][0, 1] = Group.WARP, (30_000, 30_000)
     with pytest.raises(GraphError, match=r"did not carry out 1 \(.* an operation is for images of at most 715,827,882"):
         run(work)
+
+
+@pytest.mark.parametrize("name", [name for name in kernel_names() if name.startswith("warp.")])
+def test_warps_are_of_images_whose_bytes_32_bits_count(name: str) -> None:
+    for pixels in (MOST_PIXELS, MOST_PIXELS + 1):
+        needed = kernel_named(name).room_bytes(1, pixels, 1, pixels, np.zeros(WIDTH))
+        assert (needed < 0) == (3 * pixels >= 2**31)
 
 
 def test_rows_that_nobody_began_are_named() -> None:

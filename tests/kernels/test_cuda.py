@@ -26,6 +26,7 @@ from dalirefurb.augment import (
     GaussianBlur,
     HorizontalFlip,
     HostStage,
+    Invert,
     KernelStage,
     Letterbox,
     RandAugmentLayer,
@@ -380,6 +381,25 @@ def test_memory_to_work_in_is_bounded_beforehand(name: str) -> None:
         launched = beside.launched(beside.work({"sample": pictures, **feeds_of(stages, pictures, seed)}))
         given.append(launched.memory_bytes // rows)
     assert max(given) <= most <= max(3 * max(given), 8000)
+
+
+@pytest.mark.parametrize(
+    ("first", "entering", "nbytes"),
+    [
+        (Resize((50, 60), "nearest"), (10, 12), 2 * 9024 + 448),
+        (CenterCrop((50, 60)), (100, 120), 2 * 9024),
+        (Resize((50, 60)), (100, 120), 2 * 9024 + 3200),
+    ],
+)
+def test_memory_has_two_images_on_the_way_and_what_is_prepared(
+    first: Stage, entering: tuple[int, int], nbytes: int
+) -> None:
+    """In lines of 64 bytes: of a resize, a place for each row and column, and weights of four, 32 bits and 64."""
+    stages, rows = (first, Invert(), Invert("again")), 3
+    pictures = [np.empty((*entering, 3), np.uint8)] * rows
+    program = CudaProgram(steps_of(stages) or (), PlainLevels((50, 60)))
+    launched = program.launched(program.work({"sample": pictures, **feeds_of(stages, pictures)}))
+    assert launched.memory_bytes == rows * nbytes
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ pytest.importorskip("numba")
 
 from dalirefurb import Loader, MemoryStore, Recipe, Refurbish, Volumes
 from dalirefurb.augment import (
+    CenterCrop3D,
     IntensityWindow,
     RandomAffine3D,
     RandomContrast,
@@ -33,6 +36,7 @@ from dalirefurb.augment import (
 )
 from dalirefurb.engine.volumes import carried_through
 from dalirefurb.errors import ConfigurationError, LoaderError
+from dalirefurb.kernels.volumes import gather
 from tests.in_turn import in_turn
 from tests.volumes.reference import volumes
 
@@ -90,6 +94,21 @@ def test_unless_it_is_turned_or_scaled_a_window_is_a_crop() -> None:
     found = through([RandomAffine3D(SIZE)], image, mask, drawn)
     wanted = through([RandomCrop3D(SIZE)], image, mask, drawn[:4])
     assert all(np.array_equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_a_window_beside_a_volume_that_was_padded_has_the_fill_alone(flipped: bool) -> None:
+    image, mask = volume(1, (4, 5, 6))
+    padded, labels = np.full((2, 20, 20, 20), 9.0, np.float32), np.zeros((20, 20, 20), np.uint8)
+    padded[:, 8:12, 8:13, 7:13], labels[8:12, 8:13, 7:13] = image, mask
+    if flipped:
+        padded, labels = np.flip(padded, (1, 2, 3)), np.flip(labels)
+    stages = [CenterCrop3D(20, fill=9.0), RandomFlip3D((0, 1, 2), 0.5), RandomCrop3D(3)]
+    for places in product((0.0, 0.38, 0.56, 0.99), repeat=3):
+        found = through(stages, image, mask, [], [0.0 if flipped else 0.9] * 3, [0.9, *places])
+        own = tuple(slice(start, start + 3) for start in (int(18 * place) for place in places))
+        assert np.array_equal(found[0], padded[(slice(None), *own)])
+        assert np.array_equal(found[1], labels[own])
 
 
 @pytest.mark.parametrize(
@@ -204,6 +223,25 @@ def often(stage: Any) -> dict[str, float]:
 def equal(one: Any, other: Any) -> bool:
     pairs = [pair for batches in zip(one, other, strict=True) for pair in zip(*batches, strict=True)]
     return all(torch.equal(*pair) for pair in pairs)
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("place", [-100, -7, 13, 100])
+def test_of_what_lies_beside_a_volume_there_is_the_fill_and_nothing_else_is_written(
+    axis: int, place: int, direction: int
+) -> None:
+    image, _ = volume(1, (4, 5, 6))
+    start = [place if each == axis else 2 for each in range(3)]
+    limits = [(0, side) for side in image.shape[1:]]
+    shown: Any = SimpleNamespace(
+        start=start, axes=[0, 1, 2], directions=[direction] * 3, shape=[3, 4, 5], limits=limits
+    )
+    room = np.full(2060, 7, np.float32)
+    gather(image[0], shown, 9.0, np.empty((0, 3), np.float32), room[1000:1060].reshape(3, 4, 5))
+    assert (room[1000:1060] == 9).all()
+    room[1000:1060] = 7
+    assert (room == 7).all()
 
 
 class Cut(VolumeStage):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dalirefurb import ImageFolder, Kept
+from dalirefurb import Arrays, ImageFolder, Kept
 from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.keep.upkeep import inspect
 from tests.keep.test_kept import ALL, NUM_SAMPLES, Counted, assert_same, served
@@ -35,6 +35,13 @@ def test_each_sample_is_read_once_and_is_on_one_disk(form: Any, photos: ImageFol
     found = [inspect(path).kept for path in disks(tmp_path)]
     assert sum(found) == NUM_SAMPLES
     assert min(found) >= 3
+
+
+def test_samples_are_where_keeps_of_before_have_them(tmp_path: Path) -> None:
+    kept = Kept(Arrays(np.zeros((12, 4, 4, 3), np.uint8), np.arange(12)), disks(tmp_path))
+    assert kept.fill() == 12
+    found = [np.flatnonzero(folder.kept(np.arange(12))).tolist() for folder in kept._folders()]
+    assert found == [[0, 1, 3], [10], [2, 4, 5, 6, 7, 8, 9, 11]]
 
 
 @pytest.mark.parametrize("form", ["encoded", "decoded"])

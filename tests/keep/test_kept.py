@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -17,6 +18,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,7 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.errors import ConfigurationError, SampleError, StoreError
+from dalirefurb.keep import kept as kept_module
 from dalirefurb.keep.folder import KeepFolder
 from dalirefurb.keep.record import RECORD, believable, written
 from dalirefurb.keep.upkeep import inspect
@@ -58,6 +61,7 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.formats import as_pnm
 from dalirefurb.source import Source
 from dalirefurb.source.levels import Levels
+from dalirefurb.system.resources import amount
 from tests.in_turn import EACH_CHANGE, for_one, weekly
 from tests.pictures import encode, jpeg, picture, write_folder
 from tests.resuming import losses_of
@@ -593,11 +597,14 @@ def test_a_child_of_a_process_that_was_killed_does_not_keep_its_claims(tmp_path:
         assert claimed == [3, 4]
 
 
-def test_there_is_room_for_so_many_bytes_and_what_came_first_stays(tmp_path: Path) -> None:
+def test_there_is_room_for_so_many_bytes_and_what_came_first_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = KeepFolder(tmp_path, {}, 10, TABLE_BYTES + 1000)
     image = np.arange(300, dtype=np.uint8).reshape(10, 10, 3)
     assert [folder.put(index, 0, image) for index in range(4)] == [True, True, True, False]
     assert folder.full
+    assert "is full: it has 3 of 10 samples in the 1.48 KB that it may take" in caplog.text
     samples, kept = folder.find(np.arange(10), unknown)
     assert kept.tolist() == [True] * 3 + [False] * 7
     for sample in samples[:3]:
@@ -607,6 +614,8 @@ def test_there_is_room_for_so_many_bytes_and_what_came_first_stays(tmp_path: Pat
     samples, kept = folder.find(np.array([4, 5]), unknown)
     assert kept.tolist() == [True, False]
     np.testing.assert_array_equal(samples[0], image[:5])
+    exact = KeepFolder(tmp_path / "exact", {}, 10, TABLE_BYTES + 640 + 300)  # in blocks of 64 bytes
+    assert [exact.put(index, 0, image) for index in range(4)] == [True, True, True, False]
 
 
 def test_what_another_process_puts_in_the_place_of_a_sample_is_not_taken_for_it(tmp_path: Path) -> None:
@@ -625,6 +634,7 @@ def test_what_another_process_puts_in_the_place_of_a_sample_is_not_taken_for_it(
 def test_a_record_of_which_any_byte_is_another_names_no_sample() -> None:
     record, size = written(4, start=64, nbytes=100, height=5, width=7, stamp=11, digest=13), RECORD.itemsize
     assert believable(record, np.array([4])).all()
+    assert record["check"][0] == 5196607643943923859, "keeps of before are read"
     assert not believable(record, np.array([5])).any()
     changed = np.repeat(record, size)
     np.einsum("ii->i", changed.view(np.uint8).reshape(size, size))[:] ^= 1  # of each another byte
@@ -640,6 +650,30 @@ def test_room_that_samples_have_is_not_given_away_after_a_crash_of_the_machine(r
     del folder
     (tmp_path / "room").write_bytes(room)
     folder = KeepFolder(tmp_path, {}, 4, 1 << 20)
+    folder.put(3, 0, images[3])
+    samples, kept = folder.find(np.arange(4), unknown)
+    assert kept.all()
+    for sample, image in zip(samples, images, strict=True):
+        np.testing.assert_array_equal(sample, image)
+
+
+@pytest.mark.parametrize("after", ["a crash of the machine", "copying"])
+def test_where_room_may_be_behind_it_is_counted_of_all_samples(
+    after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, path = [np.full((8, 8, 3), level, np.uint8) for level in range(4)], tmp_path / "keep"
+    folder = KeepFolder(path, {}, 4, 1 << 20)
+    for index in range(3):
+        folder.put(index, 0, images[index])
+    del folder
+    with (path / "room").open("r+b") as room:
+        room.write(bytes(8))
+    if after == "copying":
+        path = shutil.copytree(path, tmp_path / "copy")
+    else:
+        monkeypatch.setattr("dalirefurb.keep.folder.boot_id", lambda: "another start")
+    monkeypatch.setattr("dalirefurb.keep.folder._ROWS", 2)
+    folder = KeepFolder(path, {}, 4, 1 << 20)
     folder.put(3, 0, images[3])
     samples, kept = folder.find(np.arange(4), unknown)
     assert kept.all()
@@ -734,6 +768,69 @@ def test_a_keep_that_can_only_be_read_is_served_from_and_nothing_is_added(
     assert images is not None
     assert [image.size > 0 for image in images] == [index % 2 == 0 for index in ALL]
     assert not source.asked
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS], ids=errno.errorcode.get)
+def test_a_folder_that_may_not_be_written_is_served_from(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, image = os.open, np.full((8, 8, 3), 7, np.uint8)
+    assert KeepFolder(tmp_path, {}, 3, 1 << 20).put(1, 0, image)
+
+    def guarded(path: Any, flags: int, *arguments: Any) -> int:
+        if str(path).startswith(str(tmp_path)) and flags & os.O_RDWR:
+            raise OSError(number, os.strerror(number), path)
+        return opened(path, flags, *arguments)
+
+    monkeypatch.setattr(os, "open", guarded)
+    folder = KeepFolder(tmp_path, {}, 3, 1 << 20)
+    assert folder.full
+    samples, kept = folder.find(np.arange(3), unknown)
+    assert kept.tolist() == [False, True, False]
+    np.testing.assert_array_equal(samples[1], image)
+
+
+def room_said(caplog: pytest.LogCaptureFixture) -> str:
+    """The bytes that a full keep said that it may take."""
+    (line,) = [record.getMessage() for record in caplog.records if "is full" in record.getMessage()]
+    caplog.clear()
+    return line.partition("samples in the ")[2].partition(" that it may take")[0]
+
+
+def test_a_share_is_of_what_is_free_and_of_what_is_held(
+    photos: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In memory of no more than this process and those that train beside it may take."""
+    free, path = {"disk": 100_000, "memory": 10**9}, tmp_path / "keep"
+    monkeypatch.setattr(kept_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=free["disk"]))
+    monkeypatch.setattr(kept_module, "available_bytes", lambda: free["memory"])
+    monkeypatch.setattr(kept_module, "local_processes", lambda: 3)
+    Kept(photos, path, size="50%").fill()
+    assert room_said(caplog) == "50.00 KB"
+    held = sum(each.stat().st_blocks * 512 for each in path.iterdir())
+    Kept(photos, path, size="50%").fill()
+    assert room_said(caplog) == amount((100_000 + held) // 2)
+    free["memory"] = 20_000
+    Kept(photos, tmp_path / "on a disk", size="50%").fill()
+    assert room_said(caplog) == "50.00 KB"
+    monkeypatch.setattr(kept_module, "_MEMORY", str(tmp_path))
+    Kept(photos, tmp_path / "in memory", size="50%").fill()
+    assert room_said(caplog) == "30.00 KB"
+
+
+def test_images_that_another_decoder_or_another_range_would_make_are_others(
+    photos: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [photos.name(index) for index in range(NUM_SAMPLES)]
+    for form in ("decoded", "encoded"):
+        Kept(FileList(names, photos.labels, value_range=(0, 4095)), tmp_path / form, form=form)
+    same = FileList(names, photos.labels, value_range=(0, 2047))
+    with pytest.raises(StoreError, match=r"holds another: value_range\[1\] 4095\.0, not 2047\.0"):
+        Kept(same, tmp_path / "decoded")
+    monkeypatch.setattr(kept_module, "pillow_version", lambda: "another")
+    with pytest.raises(StoreError, match=r"holds another: value_range.*; versions\.pillow '.*', not 'another'"):
+        Kept(same, tmp_path / "decoded")
+    Kept(same, tmp_path / "encoded", form="encoded")
 
 
 def test_a_full_keep_says_so_once(photos: ImageFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dalirefurb import ImageFolder, Kept
+from dalirefurb import Arrays, ImageFolder, Kept
 from dalirefurb.cli import main
-from dalirefurb.errors import StoreError
+from dalirefurb.errors import SampleError, StoreError
 from dalirefurb.keep import upkeep
+from dalirefurb.keep.record import RECORD
 from tests.pictures import write_folder
 
 COUNT = 7
@@ -56,6 +57,20 @@ def test_room_is_as_the_command_line_says(photos: Path, tmp_path: Path, capsys: 
     assert main(["keep", str(photos), str(tmp_path / "other"), "--size", "much"]) == 2
 
 
+def test_of_a_keep_of_some_samples_these_are_counted_and_named(photos: Path, tmp_path: Path) -> None:
+    keep = tmp_path / "keep"
+    Kept(ImageFolder(photos), keep).images(np.array([1, 4, 6]))
+    records = np.memmap(keep / "records", RECORD, "r+")
+    data = np.memmap(keep / "data", np.uint8, "r+")
+    data[int(records["start"][4])] ^= 1
+    assert upkeep.verify(keep) == (2, [4])
+    records["digest"][6] ^= 1
+    records.flush()
+    found = upkeep.inspect(keep)
+    assert (found.num_samples, found.kept, found.nbytes) == (COUNT, 2, int(records["nbytes"][[1, 4]].sum()))
+    assert upkeep.verify(keep) == (1, [4])
+
+
 def test_what_else_lies_in_the_folder_is_left_alone(photos: Path, tmp_path: Path) -> None:
     keep = tmp_path / "keep"
     Kept(ImageFolder(photos), keep).fill()
@@ -77,6 +92,23 @@ def test_broken_files_are_not_kept_and_do_not_keep_others_from_it(photos: Path, 
     done: list[int] = []
     assert Kept(source, tmp_path / "keep").fill(told=done.append) == COUNT - 1
     assert done == [COUNT]
+
+
+def test_of_many_samples_it_is_told_how_far_it_is(tmp_path: Path) -> None:
+    done: list[int] = []
+    source = Arrays(np.zeros((130, 2, 2, 3), np.uint8), np.arange(130))
+    assert Kept(source, tmp_path).fill(told=done.append) == 130
+    assert sorted(done) == [43, 86, 130]
+
+
+def test_what_a_source_fails_to_read_is_nobodys_claim(photos: Path, tmp_path: Path) -> None:
+    source = ImageFolder(photos)
+    Path(source.name(2)).unlink()
+    kept = Kept(source, tmp_path / "keep", form="encoded")
+    with pytest.raises(SampleError):
+        kept.read(np.array([1, 2]))
+    (other,) = Kept(source, tmp_path / "keep", form="encoded")._folders()
+    assert other.claim([1, 2]) == [1, 2]
 
 
 @pytest.mark.parametrize("content", ["[]", '"keep"', '{"stamps": 3}'])

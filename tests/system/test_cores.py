@@ -11,6 +11,8 @@ from dalirefurb.system.resources import available_bytes, usable_cores, watch_oth
 
 V1 = {"proc/self/cgroup": "5:cpu,cpuacct:/job/step\n4:memory:/job\n0::/\n"}
 V2 = {"proc/self/cgroup": "0::/job/step\n"}
+CPUSET = {"proc/self/cgroup": "6:cpuset:/other\n5:cpu,cpuacct:/job/step\n"}
+OUTSIDE = {"proc/self/cgroup": "0::/step\n"}
 BOTH = {"proc/self/cgroup": "2:memory:/job\n1:cpu:/\n0::/job/step\n"}
 V1_MOUNT = "33 31 0:30 {top} /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
 V2_MOUNT = "41 31 0:38 {top} /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -62,6 +64,9 @@ def mounts(*lines: str, top: str = "/") -> dict[str, str]:
         ([V2, mounts(V2_MOUNT, top="/job"), v2("", "300000 100000", "sys/fs/cgroup/unified")], 3),
         ([V2, mounts(SPACED), v2("job/", "200000 100000", "sys/fs/control groups")], 2),
         ([V2, v2("job/step/", "nonsense")], 8),
+        ([V2, v2("job/step/", "0 100000"), v2("job/", "300000 0")], 8),
+        ([CPUSET, v1("other/", 100_000), v1("job/step/", 600_000)], 6),
+        ([OUTSIDE, mounts(V2_MOUNT, top="/job"), v2("step/", "100000 100000", "sys/fs/cgroup/unified")], 1),
     ],
 )
 def test_threads_are_as_many_as_affinity_and_the_least_quota_above_allow(

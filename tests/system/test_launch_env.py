@@ -70,6 +70,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         (STEP | OPEN_MPI, Rank(2, 6, 3)),
         (OPEN_MPI | TORCHRUN, Rank(5, 8, 4)),
         (STEP | {"PMI_RANK": "9", "PMI_SIZE": "11"}, Rank(9, 11, 3)),  # srun --mpi=pmi2
+        (STEP | {"PMI_RANK": "9", "PMI_SIZE": "12"}, Rank(9, 12, None)),
         (STEP | {"RANK": "9", "WORLD_SIZE": "11"}, Rank(9, 11, 3)),  # a script that sets them for torch
         (STEP | {"RANK": "1", "WORLD_SIZE": "2"}, Rank(1, 2, None)),
     ],

@@ -66,6 +66,19 @@ def test_ranks_of_one_machine_are_counted_by_its_name(group: Group) -> None:
     assert local_processes() == 3  # Asked once for each group.
 
 
+def test_a_machine_is_known_by_its_name_and_by_its_start(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many machines have one name, and containers of one machine have several."""
+
+    def be(name: str, start: str) -> None:
+        monkeypatch.setattr(processes.socket, "gethostname", lambda: name)
+        monkeypatch.setattr(processes, "boot_id", lambda: f"{start}\n")
+
+    for rank, machine in ((0, ("node", "2")), (2, ("another", "1")), (3, ("node", "1"))):
+        be(*machine)
+        group.say(rank)
+    assert local_processes() == 2
+
+
 def test_ranks_that_come_later_are_waited_for(group: Group) -> None:
     def come() -> None:
         time.sleep(0.1)
@@ -102,6 +115,15 @@ def test_a_launcher_that_has_the_groups_rank_is_believed_and_nobody_waits(
         monkeypatch.setenv(name, value)
     assert local_processes() == 2
     assert group.said(1)  # The other ranks may have another environment, and wait.
+
+
+def test_a_launcher_that_has_the_groups_rank_is_believed_without_a_store(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in zip(LAUNCHERS, "142", strict=False):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delattr(torch.distributed.distributed_c10d, "_get_default_store")
+    assert local_processes() == 2
 
 
 @pytest.mark.parametrize(("said", "expected"), [("8", 8), ("2", 4)])

@@ -84,6 +84,32 @@ def test_samples_that_compress_less_than_expected_are_declined() -> None:
     assert held == [True] * 4 + [False] * 4
 
 
+def test_it_takes_what_the_other_store_sets_aside() -> None:
+    spec = StoreSpec((32, 32, 3), 8, {})
+    with Compressed(MemoryStore(), expected_ratio=2) as store:
+        taken = store.takes(spec)
+        store.open(spec)
+        assert taken == (store.nbytes, 0)
+        assert store.nbytes == 8 * (32 * 32 * 3 // 2 + 128)
+        assert store.takes(spec) == (0, 0)
+
+
+def test_what_cannot_be_decompressed_is_lent_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Any) -> None:
+        raise MemoryError
+
+    index, sample = np.array([0]), noise(8, 8, 3)
+    with Compressed(MemoryStore(), expected_ratio=1) as store:
+        store.open(StoreSpec((8, 8, 3), 1, {}))
+        store.put(index, index, [sample])
+        with monkeypatch.context() as patch:
+            patch.setattr("dalirefurb.store.compressed._decompress", fail)
+            with pytest.raises(MemoryError):
+                store.get(index, index)
+        store.evict(index)
+        assert store.put(index, index, [sample])[0]
+
+
 @pytest.mark.parametrize("split", [None, 1])
 @pytest.mark.parametrize("expected_ratio", [1, 50])
 def test_a_compressed_store_serves_the_same_tensors(tmp_path: Path, split: int | None, expected_ratio: float) -> None:

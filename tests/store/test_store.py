@@ -147,6 +147,7 @@ class OurStore(StoreContract):
         [
             (ints(0, 1), ints(0), r"shapes \(2,\) and \(1,\): pass one version per index"),
             (np.zeros(1), ints(0), "float64 and int64: convert"),
+            (ints(0), np.zeros(1), "int64 and float64: convert"),
         ],
     )
     def test_it_refuses_keys_that_do_not_pair(
@@ -282,6 +283,14 @@ def test_room_for_fewer_than_no_images_is_refused_and_costs_no_slot() -> None:
             np.testing.assert_array_equal(sample, image(index))
 
 
+def test_lists_of_no_keys_hold_nothing_whatever_numbers_they_would_have() -> None:
+    """NumPy makes floats of an empty list."""
+    with MemoryStore() as store:
+        store.open(StoreSpec(SHAPE, 2, {}))
+        assert not len(store.put(np.array([]), np.array([]), []))
+        assert store.get(np.array([]), np.array([])).found.shape == (0,)
+
+
 def test_put_stores_nothing_when_one_sample_does_not_fit_the_slots() -> None:
     with MemoryStore() as store:
         store.open(StoreSpec(SHAPE, 2, {}))
@@ -312,11 +321,15 @@ def test_a_memory_store_with_less_than_it_needs_says_so_once_with_both_numbers_a
     with pytest.warns(UserWarning, match=expected) as warned:
         store.open(StoreSpec((224, 224, 3), 1000, {}))
     assert len(warned) == 1
+    assert repr(store) == "MemoryStore(0 of 1,000 samples, 49.98 MB)"
     store.open(StoreSpec((224, 224, 3), 1000, {}))
     assert store.nbytes == 332 * 224 * 224 * 3 <= 50 * 10**6 < 333 * 224 * 224 * 3
     store.close()
     store.open(StoreSpec((224, 224, 3), 332, {}))
     assert store.nbytes == 332 * 224 * 224 * 3
+    exact = MemoryStore(max_bytes=store.nbytes)
+    exact.open(StoreSpec((224, 224, 3), 332, {}))
+    assert exact.nbytes == store.nbytes
 
 
 def test_a_memory_store_refuses_more_than_is_available() -> None:
@@ -372,8 +385,9 @@ GROUP_V1 = {
             5120000,
         ),
         ({**MACHINE, **GROUP_V1, "sys/fs/cgroup/memory/memory.usage_in_bytes": "2900000"}, 0),
+        ({**MACHINE, **GROUP_V1, "sys/fs/cgroup/memory/memory.usage_in_bytes": "200000"}, 2000000),
     ],
-    ids=["no accounts", "machine", "group v2", "group v1", "group v1 without limit", "group v1 overdrawn"],
+    ids=["no accounts", "machine", "group v2", "group v1", "without limit", "overdrawn", "with cache of others, too"],
 )
 def test_the_memory_at_hand_is_the_least_that_machine_and_groups_leave(
     tmp_path: Path, files: dict[str, str], expected: int | None
@@ -402,6 +416,13 @@ def test_an_arena_store_declines_what_does_not_fit_and_stays_usable() -> None:
             True,
         ]
         assert len(store) == 1
+
+
+def test_an_arena_store_that_may_take_nothing_holds_nothing() -> None:
+    with MemoryStore(max_bytes=0) as store:
+        with pytest.warns(UserWarning, match="2 slots need 256 B and 0 B are allowed by max_bytes"):
+            store.open(StoreSpec(None, 2, {}, 256))
+        assert not store.put(ints(0), ints(0), [image(0, (1, 2, 1))])[0]
 
 
 @given(st.lists(st.one_of(st.integers(1, 700), st.floats(0, 0.999)), max_size=60))

@@ -16,9 +16,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,7 @@ from dalirefurb import (
 )
 from dalirefurb.broadcast import server, wire
 from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError, SampleError, StateMismatchError
+from dalirefurb.system.resources import promised_bytes
 from tests.broadcast_training import digest
 from tests.endings import nothing_left, wait_for_threads
 from tests.faults import limited
@@ -232,6 +235,30 @@ def test_nobody_is_let_go_where_nobody_waits(source: ImageFolder, stream: list[s
             assert taken(other, 1) == stream[number : number + 1]
 
 
+def test_with_endless_patience_the_slowest_is_waited_for(source: ImageFolder, stream: list[str]) -> None:
+    with (
+        broadcast(source, trainings=2, ahead=1, patience=math.inf) as served,
+        both() as (one, other),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        fast = pool.submit(taken, one, BATCHES)
+        wait_until(lambda: served._window.full and any(each.asked is not None for each in served._window.trainings))
+        assert taken(other, BATCHES) == stream[:BATCHES]
+        assert fast.result() == stream[:BATCHES]
+
+
+def test_who_was_let_go_can_go_on_where_a_state_says(source: ImageFolder, stream: list[str]) -> None:
+    with broadcast(source, trainings=2, ahead=1, patience=0.05), both() as (fast, slow):
+        assert taken(fast, BATCHES) == stream[:BATCHES]
+        state = slow.loader.state_dict()
+        with pytest.raises(LoaderError, match="must not let others wait"):
+            next(slow)
+        fast.loader.close()
+        # Of bad samples as many as no message has room for.
+        slow.loader.load_state_dict({**state, "epoch": 2, "batch": 1, "bad_samples": [*range(200_000)]})
+        assert taken(Endless(slow.loader), 2) == stream[2 * BATCHES + 1 :][:2]
+
+
 @contextmanager
 def both() -> Iterator[tuple[Any, Any]]:
     """Attach twice, in this process."""
@@ -377,14 +404,15 @@ def test_whatever_the_batches_are_made_of(serving: tuple[Recipe, Any], labels: A
     images = np.random.default_rng(0).integers(0, 256, (10, 16, 16, 3), np.uint8)
     source = Arrays(images, labels)
     with Loader(source, recipe, planner, with_indices=True) as loader:
-        expected = [digest(batch) for _ in range(2) for batch in loader]
-    with (
-        limited(),
-        Loader(source, recipe, planner, with_indices=True) as loader,
-        Broadcast(loader, NAME),
-        Attached(NAME) as training,
-    ):
-        assert [digest(batch) for _ in range(2) for batch in training] == expected
+        alone = [(digest(batch), sum(each.nbytes for each in batch)) for _ in range(2) for batch in loader]
+    with limited(), Loader(source, recipe, planner, with_indices=True) as loader:
+        promised = promised_bytes()
+        with Broadcast(loader, NAME) as served, Attached(NAME) as training:
+            counted = served.untouched_bytes
+            assert promised_bytes() - promised == counted
+            assert [digest(batch) for _ in range(2) for batch in training] == [told for told, _ in alone]
+    needed = 7 * max(nbytes for _, nbytes in alone)
+    assert needed <= counted < 1.05 * needed + 7 * 8 * 3 * planner.batch_size, "numbers may have 8 bytes each"
 
 
 def test_an_error_reaches_all_behind_the_batches_before_it(tmp_path: Path, trainings: Started) -> None:
@@ -570,6 +598,23 @@ def test_a_forked_or_pickled_one_is_refused(source: ImageFolder) -> None:
                 copy.copy(each)
         assert re.search(r"next: batch \d of epoch \d; 1 attached\)$", repr(served))
         assert repr(training).startswith(f"Attached({NAME!r}, next: batch 0 of epoch 2, or by resume()")
+
+
+def test_processes_of_other_users_are_turned_away(source: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: Any = SimpleNamespace(getsockopt=lambda *_: wire._CREDENTIALS.pack(7, 8, 9))
+    for user, own in ((7, False), (8, True), (9, False)):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        assert wire.is_own_user(told) == own
+    monkeypatch.undo()
+    with broadcast(source) as served:
+        for end, message in ((wire, "must be served by a process of this user"), (server, "has ended, or closed it")):
+            with monkeypatch.context() as patch:
+                patch.setattr(end, "is_own_user", lambda _: False)
+                with pytest.raises(LoaderError, match=message):
+                    Attached(NAME)
+        with Attached(NAME) as training:
+            next(iter(training))
+            assert served.attached == 1
 
 
 def test_what_cannot_be_shared_is_refused(source: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:

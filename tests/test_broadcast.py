@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import math
 import os
@@ -387,6 +388,14 @@ def test_little_memory_is_taken_as_long_as_nobody_keeps_batches(source: ImageFol
         assert served._window._last_number <= served._window.most_slots == 5
 
 
+def test_as_many_batches_are_made_ahead_as_are_asked_for(source: ImageFolder) -> None:
+    with broadcast(source, ahead=2) as served, Attached(NAME) as training:
+        next(iter(training))
+        wait_until(lambda: served._window.full)
+        with served._changed:
+            assert repr(served).endswith("next: batch 3 of epoch 0; 1 attached)"), "0 is at work, 1 and 2 are ahead"
+
+
 @pytest.mark.parametrize(
     ("serving", "labels"),
     in_turn(
@@ -598,6 +607,15 @@ def test_a_forked_or_pickled_one_is_refused(source: ImageFolder) -> None:
                 copy.copy(each)
         assert re.search(r"next: batch \d of epoch \d; 1 attached\)$", repr(served))
         assert repr(training).startswith(f"Attached({NAME!r}, next: batch 0 of epoch 2, or by resume()")
+
+
+def test_memory_that_the_system_does_not_give_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    with pytest.raises(OutOfMemoryError, match=r"needs 70\.00 KB of shared memory .* none \(No space left"):
+        wire.SharedMemory(70_000)
 
 
 def test_processes_of_other_users_are_turned_away(source: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:

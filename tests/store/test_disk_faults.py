@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -20,8 +21,18 @@ import pytest
 
 from dalirefurb.errors import StoreError
 from dalirefurb.store import DiskStore, StoreSpec
-from dalirefurb.store.disk import slot_file
-from dalirefurb.store.disk.layout import PAGE, RECORD_BYTES, SAMPLES_START, Layout, Table, identity, read_table
+from dalirefurb.store.disk import file_lock, slot_file
+from dalirefurb.store.disk.layout import (
+    HOLDER_BYTES,
+    HOLDER_START,
+    PAGE,
+    RECORD_BYTES,
+    SAMPLES_START,
+    Layout,
+    Table,
+    identity,
+    read_table,
+)
 from tests.store import test_disk_store
 from tests.store.test_disk_store import FINGERPRINT, SHAPE, image
 
@@ -120,6 +131,15 @@ def test_a_pixel_that_turned_is_caught_counted_and_computed_again(path: Path, pl
         assert (store.corrupt, len(store)) == (1, SLOTS - 1)
         assert store.put(np.array([2]), np.array([4]), [image(2)])[0]
         assert held(store) == [0, 1, 2, 3]
+
+
+def test_each_sample_that_turned_counts(path: Path) -> None:
+    with opened(path) as store:
+        fill(store)
+        for index in (1, 2):
+            flip(path, _start(path, index))
+        assert held(store) == [0, 3]
+        assert (store.corrupt, len(store)) == (2, SLOTS - 2)
 
 
 def begin(*_: Any) -> None:
@@ -292,6 +312,18 @@ def test_a_damaged_header_is_written_anew_with_a_warning(path: Path) -> None:
     assert DiskStore.inspect(path).held == SLOTS
 
 
+def test_a_file_that_ends_in_its_header_has_a_damaged_one(path: Path) -> None:
+    opened(path).close()
+    os.truncate(path, 20)
+    with pytest.raises(StoreError, match=f"must be intact, but that of {path} is damaged"):
+        DiskStore.inspect(path)
+    with pytest.warns(UserWarning, match="was damaged and is written anew"):
+        store = opened(path)
+    fill(store)
+    assert held(store) == [0, 1, 2, 3]
+    store.close()
+
+
 def test_a_damaged_store_can_be_purged(path: Path) -> None:
     opened(path).close()
     flip(path, 40)
@@ -354,6 +386,30 @@ for place in (path, path.with_name("new")):
     assert path.stat().st_size == before
     with opened(path) as store:
         assert held(store) == [0, 1, 2, 3]
+
+
+def test_a_file_that_cannot_be_locked_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(file_lock.fcntl, "flock", refuse)
+    expected = f"must be lockable, but {path} is not (No locks available): use a path on a local disk"
+    with pytest.raises(StoreError, match=re.escape(expected)):
+        opened(path)
+
+
+@pytest.mark.parametrize("signature", [b"null", b"[]", b"{}", b'{"pid": 1}', b"\xff", b""])
+def test_who_uses_a_file_is_another_process_where_it_is_not_said(
+    path: Path, signature: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_lock, "PATIENCE_S", 0.0)
+    with opened(path):
+        with path.open("r+b") as file:
+            file.seek(HOLDER_START)
+            file.write(signature.ljust(HOLDER_BYTES, b"\0"))
+        with pytest.raises(StoreError, match=f"{path} is in use by another process: close it there"):
+            opened(path)
+        assert DiskStore.inspect(path).holder == "another process"
 
 
 def test_what_a_file_has_already_is_not_said_to_be_needed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

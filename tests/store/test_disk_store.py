@@ -127,6 +127,14 @@ def test_a_store_with_fewer_slots_keeps_what_fits_and_takes_less_room(path: Path
         assert held(store) == [0, 1, 2]
 
 
+def test_a_store_with_fewer_slots_keeps_what_was_in_its_last_ones(path: Path) -> None:
+    with opened(path, **ARENA) as store:
+        fill(store)
+        store.evict(np.array([0, 1, 2, 3, 7]))
+    with opened(path, **ARENA, slots=3) as store:
+        assert held(store) == [4, 5, 6]
+
+
 def test_a_store_takes_whole_pages_and_nothing_beside_its_file(path: Path) -> None:
     with opened(path) as store:
         assert store.nbytes == SLOTS * 2 * PAGE
@@ -595,6 +603,17 @@ def test_verify_reads_everything_and_writes_nothing(path: Path, kind: Arguments)
     found = DiskStore.verify(path)
     assert (found.intact, found.damaged, found.torn, found.ok) == (SLOTS, (), 0, True)
     assert path.read_bytes() == before
+
+
+def test_several_verify_at_a_time_and_nobody_writes_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_lock, "PATIENCE_S", 0.0)
+    opened(path).close()
+    with file_lock.reading(path) as fd:
+        file_lock.lock(fd, path, shared=True)
+        assert DiskStore.verify(path).ok
+        for use in (opened, DiskStore.purge):
+            with pytest.raises(StoreError, match="one user at a time"):
+                use(path)
 
 
 def test_purge_deletes_the_file_and_says_how_large_it_was(path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -336,6 +338,29 @@ def test_a_memory_store_refuses_more_than_is_available() -> None:
     expected = r"need 1505280\.00 TB and \d+\.\d\d [GM]B are available: use smaller images, .*; or pass max_bytes"
     with pytest.raises(OutOfMemoryError, match=expected):
         MemoryStore().open(StoreSpec((224, 224, 3), 10**13, {}))
+
+
+def test_a_memory_store_that_the_system_does_not_give_its_memory_says_how_much_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(nbytes: int) -> np.ndarray:
+        raise MemoryError
+
+    monkeypatch.setattr("dalirefurb.store.memory.aligned_empty", fail)
+    with pytest.raises(OutOfMemoryError, match=r"must fit in memory, but 4\.10 KB cannot be allocated: use smaller"):
+        MemoryStore().open(StoreSpec(None, 2, {}, 4096))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_forked_child_leaves_the_store_to_its_parent_whoever_used_it_then() -> None:
+    with MemoryStore() as store:
+        store.open(StoreSpec(SHAPE, 1, {}))
+        with store._lock:
+            if not (child := os.fork()):
+                signal.alarm(20)
+                store.__exit__()
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_untouched_slots_take_no_memory() -> None:

@@ -250,8 +250,25 @@ def test_more_than_max_bytes_is_refused_with_both_numbers_and_the_remedies(max_b
 
 
 @pytest.mark.parametrize("pinned_host", [False, True])
+def test_a_share_is_of_the_memory_that_the_slots_are_in(pinned_host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    store = DeviceStore(device="cpu", pinned_host=pinned_host, max_bytes="50%")
+    monkeypatch.setattr(store.memory, "available_bytes", lambda *, pinned: asked.append(pinned) or 2 * 240)
+    store.open(StoreSpec(SHAPE, 4, {}))
+    store.close()
+    with pytest.raises(OutOfMemoryError, match="but 5 slots need 300 B and 240 B are allowed by max_bytes: use"):
+        store.open(StoreSpec(SHAPE, 5, {}))
+    assert asked == [pinned_host] * 2
+
+
+@pytest.mark.parametrize("pinned_host", [False, True])
 def test_more_than_there_is_is_refused(pinned_host: bool) -> None:
     shape = (224, 224, 3)
+    where, remedy = (
+        ("host's", "use a smaller reuse") if pinned_host else ("device's", "use pinned_host=True, a smaller")
+    )
+    with pytest.raises(OutOfMemoryError, match=f"must fit in the {where} memory, .*: {remedy}"):
+        DeviceStore(device="cpu", pinned_host=pinned_host, max_bytes=1).open(StoreSpec(shape, 1, {}))
     with pytest.raises(OutOfMemoryError, match=r"need 1505280\.00 TB and \d+\.\d\d [MG]B are available"):
         DeviceStore(device="cpu", pinned_host=pinned_host).open(StoreSpec(shape, 10**13, {}))
     with pytest.raises(OutOfMemoryError, match="TB and they cannot be allocated"):

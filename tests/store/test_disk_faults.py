@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from dalirefurb.store.disk.layout import (
     identity,
     read_table,
 )
+from dalirefurb.system.resources import amount
 from tests.store import test_disk_store
 from tests.store.test_disk_store import FINGERPRINT, SHAPE, image
 
@@ -335,6 +337,23 @@ def test_a_store_that_does_not_fit_on_its_disk_is_refused_with_both_numbers(path
     with pytest.raises(StoreError, match=r"needs \d+\.\d\d [GT]B more and \d+\.\d\d [GT]B are free: use a smaller"):
         opened(path, slots=10**4, slot_shape=(4000, 5000, 3))
     assert not path.exists()
+
+
+def test_what_a_file_lacks_is_compared_with_what_this_user_may_take_of_its_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(path) as store:
+        fill(store)
+    lacks = (Layout(StoreSpec(SHAPE, 2 * SLOTS, FINGERPRINT)).nbytes - path.stat().st_size) // 8
+    for free in (lacks - 1, lacks):
+        disk = SimpleNamespace(f_bavail=free, f_bfree=1000 + free, f_blocks=9000 + free, f_frsize=8, f_bsize=512)
+        monkeypatch.setattr(os, "fstatvfs", lambda _, disk=disk: disk)
+        if free < lacks:
+            expected = f"needs {amount(8 * lacks)} more and {amount(8 * free)} are free: use a smaller"
+            with pytest.raises(StoreError, match=expected):
+                opened(path, slots=2 * SLOTS)
+    with opened(path, slots=2 * SLOTS) as store:
+        assert held(store) == [0, 1, 2, 3]
 
 
 def test_a_disk_that_fills_up_meanwhile_gets_its_room_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

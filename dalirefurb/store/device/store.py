@@ -131,7 +131,7 @@ class DeviceStore(Store):
         try:
             room = DeviceSlots(self.memory, spec.slots, spec.slot_shape, pinned_host=self._pinned_host)
         except MemoryError as error:
-            raise _out_of_memory(spec, "they cannot be allocated") from error
+            raise self._out_of_memory(spec, "they cannot be allocated") from error
         return _Contents(spec, self.memory, room)
 
     def _takes(self, spec: StoreSpec) -> Taken:
@@ -150,7 +150,14 @@ class DeviceStore(Store):
         limit = free() if given is None else budget_bytes(given, available=free)
         if limit is not None and spec.nbytes > limit:
             why = "available" if given is None else "allowed by max_bytes"
-            raise _out_of_memory(spec, f"{amount(limit)} are {why}")
+            raise self._out_of_memory(spec, f"{amount(limit)} are {why}")
+
+    def _out_of_memory(self, spec: StoreSpec, why: str) -> OutOfMemoryError:
+        where, instead = ("host's", "") if self._pinned_host else ("device's", "pinned_host=True, ")
+        return OutOfMemoryError(
+            f"the slots must fit in the {where} memory, but {spec.slots} slots need {amount(spec.nbytes)} and "
+            f"{why}: use {instead}a smaller reuse factor, a coverage below 1 or a smaller image"
+        )
 
 
 class DeviceLease(Lease):
@@ -241,10 +248,3 @@ class _Contents(SlotContents):
         """Wait for the device, and give the memory of temporary arrays back; that of slots goes with the last lease."""
         with self._lock:
             self._memory.release()
-
-
-def _out_of_memory(spec: StoreSpec, why: str) -> OutOfMemoryError:
-    return OutOfMemoryError(
-        f"the slots must fit in the device's memory, but {spec.slots} slots need {amount(spec.nbytes)} and "
-        f"{why}: use pinned_host=True, a smaller reuse factor, a coverage below 1 or a smaller image"
-    )

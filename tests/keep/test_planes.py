@@ -383,6 +383,7 @@ def test_each_image_is_kept_as_it_can_be_and_is_the_same(files: tuple[ImageFolde
         images = images_of(kept)
         for index, image in enumerate(images):
             np.testing.assert_array_equal(image, source[index][0])
+    assert (kept.planes, kept.subset([0]).planes, source.planes) == (True, True, False), "memory is counted by it"
     assert images.origins.layouts is not None
     assert images.origins.layouts.tolist() == layouts
     assert {HALVED, GREY, RGB} == {*layouts}

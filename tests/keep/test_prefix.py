@@ -39,6 +39,7 @@ from dalirefurb.augment import (
 )
 from dalirefurb.cli import main
 from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchError, StoreError
+from dalirefurb.keep import forms
 from dalirefurb.source import Source
 from dalirefurb.targets import Annotated, Boxes
 from tests.in_turn import in_turn
@@ -242,6 +243,24 @@ def test_a_folder_is_of_the_same_stages_or_refused(photos: ImageFolder, tmp_path
         kept(photos, tmp_path, RECIPES["one size"])
     with pytest.raises(StoreError, match="holds another: form"):
         Kept(photos, tmp_path)
+
+
+def test_what_other_kernels_have_made_is_not_taken(
+    photos: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept(photos, tmp_path)
+    monkeypatch.setattr(forms, "VERSION", 0)
+    with pytest.raises(StoreError, match=r"holds another: form\.kernels 'numba \d+', not 'numba 0'"):
+        kept(photos, tmp_path)
+
+
+def test_an_image_that_a_stage_makes_too_large_is_a_bad_sample(
+    photos: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more pixels than a loader's default, which is made small here."""
+    monkeypatch.setattr(forms, "BadSamplePolicy", lambda: BadSamplePolicy(max_pixels=40 * 40))
+    with pytest.raises(SampleError, match=r"resize.* 1,600"):
+        kept(photos, tmp_path).read(ALL)
 
 
 def doubled(images: Any) -> Any:

@@ -254,7 +254,9 @@ def test_a_share_is_of_the_memory_that_the_slots_are_in(pinned_host: bool, monke
     asked: list[bool] = []
     store = DeviceStore(device="cpu", pinned_host=pinned_host, max_bytes="50%")
     monkeypatch.setattr(store.memory, "available_bytes", lambda *, pinned: asked.append(pinned) or 2 * 240)
-    store.open(StoreSpec(SHAPE, 4, {}))
+    spec = StoreSpec(SHAPE, 4, {})
+    assert store.takes(spec) == (240, 0), "the device is the CPU"
+    store.open(spec)
     store.close()
     with pytest.raises(OutOfMemoryError, match="but 5 slots need 300 B and 240 B are allowed by max_bytes: use"):
         store.open(StoreSpec(SHAPE, 5, {}))

@@ -387,6 +387,8 @@ def test_many_differences_are_counted_and_long_values_cut(path: Path) -> None:
     opened(path, fingerprint={str(key): "x" * 200 for key in range(9)}).close()
     with pytest.raises(StoreError, match=r"0 'x{79}\.\.\., not nothing; .*; and 4 more: use another path"):
         opened(path, fingerprint={})
+    with pytest.raises(StoreError, match=r"; 5 'x{79}\.\.\., not nothing; and 1 more: use another path"):
+        opened(path, fingerprint={str(key): "x" * 200 for key in (0, 7, 8)})
 
 
 @pytest.mark.parametrize(
@@ -448,6 +450,16 @@ def test_a_path_that_cannot_be_a_store_is_refused(tmp_path: Path, name: str, mes
     with pytest.raises(StoreError, match=re.escape(message)):
         opened(tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_pipe_is_no_store_and_is_not_waited_for(path: Path) -> None:
+    os.mkfifo(path)
+    for use in (DiskStore.inspect, DiskStore.verify, DiskStore.purge):
+        with pytest.raises(StoreError, match=f"must be a store at {path}, but it is no regular file: name the file"):
+            use(path)
+    with pytest.raises(StoreError, match=f"kept in a regular file, but {path} is none: use another path"):
+        opened(path)
+    assert path.exists()
 
 
 def test_a_file_system_that_sets_nothing_aside_is_given_zeros(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

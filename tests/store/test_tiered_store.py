@@ -376,6 +376,18 @@ def test_a_share_of_the_disk_counts_what_the_file_has_already(tmp_path: Path, mo
     assert tier.available() == 10_500
 
 
+def test_a_share_of_a_device_is_of_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dalirefurb.store.tiered.DeviceStore", lambda: DeviceStore(device="cpu"))
+    store = TieredStore(device="50%", memory=SLOT_BYTES)
+    device, memory = (tier.store for tier in store._tiers)
+    free = {False: 8 * SLOT_BYTES, True: 100 * SLOT_BYTES}
+    monkeypatch.setattr(device.memory, "available_bytes", lambda *, pinned: free[pinned])  # type: ignore[attr-defined]
+    with opened(store, 5):
+        assert (device.nbytes, memory.nbytes) == (4 * SLOT_BYTES, SLOT_BYTES)
+        assert put(store, *range(5)) == [True] * 5
+        assert [tier_of(store, index) for index in range(5)] == [0, 0, 0, 0, 1]
+
+
 def test_the_users_home_folder_can_begin_the_path_of_whose_disk_a_share_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

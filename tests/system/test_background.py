@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 
@@ -135,6 +137,48 @@ assert begun.wait(600)
 def test_the_interpreter_ends_after_what_must_not_be_broken_off() -> None:
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=900, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done", "")
+
+
+FORKED = """
+import os, signal, sys, threading
+import dalirefurb.engine.engine
+from dalirefurb.system.threads import Background
+
+begun, go_on = threading.Event(), threading.Event()
+background = Background(1, name="parents")
+
+def work():
+    with background.unbroken():
+        begun.set()
+        assert go_on.wait(600)
+
+background.submit(work)
+assert begun.wait(600)
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    sys.exit()
+print(os.waitpid(child, 0)[1])
+go_on.set()
+"""
+
+
+def test_a_forked_child_ends_without_what_its_parents_threads_must_finish() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
+class Result:
+    pass
+
+
+def test_a_result_goes_with_its_future_and_not_with_the_next_job(background: Background) -> None:
+    result = weakref.ref(background.submit(Result).result(600))
+    deadline = time.monotonic() + 60
+    while result() is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def test_threads_end_with_a_background_that_nobody_closed() -> None:

@@ -288,6 +288,16 @@ def taken(training: Any, count: int) -> list[str]:
     return [digest(batch) for batch in islice(training, count)]
 
 
+def test_who_waits_for_a_broadcast_waits_for_trainings_to_come_and_go(source: ImageFolder) -> None:
+    with broadcast(source) as served, ThreadPoolExecutor(1) as pool:
+        over = pool.submit(served.wait)
+        with Attached(NAME) as training:
+            next(iter(training))
+            assert not over.done()
+        over.result(LIMIT_S)
+        assert served.attached == 0
+
+
 def test_who_comes_late_begins_with_the_next_epoch(source: ImageFolder, stream: list[str], trainings: Started) -> None:
     first, late = trainings(2)
     with broadcast(source, ahead=1):
@@ -649,8 +659,11 @@ def test_what_cannot_be_shared_is_refused(source: ImageFolder, monkeypatch: pyte
             with pytest.raises(ConfigurationError, match=f"{name} must be"):
                 Broadcast(loader, NAME, **{name: value})  # type: ignore[arg-type]
         in_use = pytest.raises(ConfigurationError, match="is in use: pass another")
-        with Broadcast(loader, NAME, patience=math.inf), make(source) as second, in_use:
+        with Broadcast(loader, NAME, patience=math.inf) as fits, make(source) as second, in_use:
+            needed = fits.untouched_bytes
             Broadcast(second, NAME)
+        monkeypatch.setattr(server, "available_bytes", lambda: needed)
+        Broadcast(loader, NAME).close()
         monkeypatch.setattr(server, "available_bytes", lambda: 500_000)
         with pytest.raises(OutOfMemoryError, match=r"must hold 7 batches in shared memory, 516\.\d+ KB, but 500"):
             Broadcast(loader, NAME)

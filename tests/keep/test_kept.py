@@ -968,6 +968,57 @@ def test_a_disk_without_room_is_warned_of_once_and_serves_the_same(
     assert sum("cannot be written" in str(each.message) for each in caught) == 1
 
 
+def test_a_folder_that_others_lock_for_long_is_added_to_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dalirefurb.keep.folder._PATIENCE_S", 0.0)
+    folder, other = (KeepFolder(tmp_path, {}, 3, 1 << 20) for _ in range(2))
+    image = np.full((8, 8, 3), 7, np.uint8)
+    assert folder.put(0, 0, image)
+    with (
+        other._alone(),
+        pytest.warns(UserWarning, match=r"written \(another process has had its lock for 0 s"),
+    ):
+        assert not folder.put(1, 0, image)
+    assert (folder.full, other.full) == (True, False)
+    assert other.put(1, 0, image)
+    assert folder.find(np.arange(3), unknown)[1].tolist() == [True, True, False]
+
+
+def test_a_folder_that_cannot_be_locked_any_more_serves_what_it_holds(
+    photos: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> bool:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    kept = Kept(photos, tmp_path, form="encoded")
+    kept.read(ALL[:4])
+    monkeypatch.setattr("dalirefurb.keep.folder._locked", refuse)
+    with pytest.warns(UserWarning, match=r"cannot be written \(No locks available\): what it holds is served"):
+        files = kept.read(ALL)
+    for file, expected in zip(files, photos.read(ALL), strict=True):
+        np.testing.assert_array_equal(file, expected)
+    assert inspect(tmp_path).kept == 4
+
+
+def test_what_storage_fails_to_read_is_left_to_the_loader_and_kept_later(photos: ImageFolder, tmp_path: Path) -> None:
+    class Away(Counted):
+        away = True
+
+        def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]] | NDArray[np.uint8]:
+            if self.away:
+                raise TimeoutError("it does not answer")
+            return super().read(indices)
+
+    source = Away(photos)
+    kept = Kept(source, tmp_path)
+    assert not any(image.size for image in kept.images(ALL) or ())
+    source.away = False
+    for index, image in enumerate(kept.images(ALL) or ()):
+        np.testing.assert_array_equal(image, photos[index][0])
+    assert inspect(tmp_path).kept == NUM_SAMPLES
+
+
 def test_a_folder_that_was_removed_is_an_empty_one_to_who_begins_later(photos: ImageFolder, tmp_path: Path) -> None:
     kept = Kept(photos, tmp_path / "keep")
     kept.images(ALL)

@@ -407,6 +407,23 @@ for place in (path, path.with_name("new")):
         assert held(store) == [0, 1, 2, 3]
 
 
+def test_a_file_that_cannot_be_read_when_it_is_opened_is_refused_and_left_as_it_is(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with opened(path) as store:
+        fill(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", fail)
+        expected = f"must be readable and writable, but {path} is not (Input/output error): repair it, or use another"
+        with pytest.raises(StoreError, match=re.escape(expected)):
+            opened(path)
+    with opened(path) as store:
+        assert held(store) == [0, 1, 2, 3]
+
+
 def test_a_file_that_cannot_be_locked_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(fd: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

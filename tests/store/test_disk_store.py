@@ -20,7 +20,7 @@ from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.store import DiskStore, Lease, StoreSpec
 from dalirefurb.store.disk import file_lock, slot_file
 from dalirefurb.store.disk import page_cache as pages
-from dalirefurb.store.disk.layout import PAGE, RECORD, Table, read_table
+from dalirefurb.store.disk.layout import PAGE, RECORD, SAMPLES_START, Table, read_table
 
 SHAPE = (40, 50, 3)
 SLOTS = 8
@@ -297,6 +297,18 @@ def test_what_is_not_in_the_page_cache_is_copied_and_then_lent_where_it_lies(pat
         for lease in (first, second):
             for index, sample in enumerate(lease.samples):
                 np.testing.assert_array_equal(sample, image(index))
+
+
+def test_where_a_sample_is_not_in_the_page_cache_those_beside_it_are_copied_too(
+    path: Path, page_cache: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(path) as store:
+        fill(store)
+        monkeypatch.setattr(pages.Mapped, "has", lambda _, start: start < SAMPLES_START + PAGE)
+        assert lent_in_place(store)
+        first, second = (store.get(np.array([0, 1]), np.array([0, 2])) for _ in range(2))
+        assert not np.shares_memory(first.samples[0], second.samples[0])
+        np.testing.assert_array_equal(first.samples[1], image(1))
 
 
 def test_a_file_that_cannot_be_mapped_is_copied_from(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

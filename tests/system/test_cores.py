@@ -109,7 +109,8 @@ def test_what_others_take_of_the_cores_is_told(tmp_path: Path, monkeypatch: pyte
     tick = os.sysconf("SC_CLK_TCK")
     grow(tmp_path, {"proc/stat": "cpu  1000 0 0 500 0 0 0 0 0 0\n"})
     taken = watch_others(tmp_path)
-    grow(tmp_path, {"proc/stat": f"cpu  {1000 + 6 * tick} 0 {2 * tick} 9999 77 {tick} 0 {tick} 0 0\ncpu0 1 2 3 4\n"})
+    worked = f"{1000 + 3 * tick} {tick} {2 * tick} 9999 77 {tick} {2 * tick} {tick}"
+    grow(tmp_path, {"proc/stat": f"cpu  {worked} 0 0\ncpu0 1 2 3 4\n"})
     assert taken() == pytest.approx((10 - 4) / 10)
     grow(tmp_path, {"proc/stat": "cpu  1000 0 0 500 0 0 0 0 0 0\n"})
     assert taken() == 0

@@ -628,6 +628,24 @@ def test_memory_that_the_system_does_not_give_is_told_of(monkeypatch: pytest.Mon
         wire.SharedMemory(70_000)
 
 
+@pytest.mark.parametrize(("call", "number"), [("posix_fallocate", errno.ENOSPC), ("memfd_create", errno.EMFILE)])
+def test_where_not_even_telling_has_room_nobody_waits_for_ever(
+    source: ImageFolder, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with broadcast(source) as served, Attached(NAME) as training:
+        assert training.epoch == 0
+        monkeypatch.setattr(os, call, fail)
+        with pytest.raises(LoaderError, match="has ended, or closed it"):
+            next(iter(training))
+        with pytest.raises((OutOfMemoryError, OSError), match=os.strerror(number)):
+            served.wait()
+        with pytest.raises(LoaderError, match="has ended, or closed it"):
+            Attached(NAME)
+
+
 def test_processes_of_other_users_are_turned_away(source: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     told: Any = SimpleNamespace(getsockopt=lambda *_: wire._CREDENTIALS.pack(7, 8, 9))
     for user, own in ((7, False), (8, True), (9, False)):

@@ -286,8 +286,13 @@ class Broadcast(metaclass=Explained):
         training.asked = None
 
     def _tell(self, training: Training, question: int, told: object) -> None:
-        memory = SharedMemory.of(Failure.of(told) if isinstance(told, Exception) else told)
-        self._send(training, question, memory, 0, len(memory.content))
+        try:
+            memory = SharedMemory.of(Failure.of(told) if isinstance(told, Exception) else told)
+        except (OSError, OutOfMemoryError):  # Not even for this: it is told by the end of its connection.
+            with suppress(OSError):
+                training.connection.shutdown(socket.SHUT_RDWR)
+        else:
+            self._send(training, question, memory, 0, len(memory.content))
 
     def _send(self, training: Training, question: int, memory: SharedMemory, start: int, nbytes: int) -> None:
         message = MESSAGE.pack(question, memory.number, start, nbytes)

@@ -45,6 +45,8 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.broadcast import server, wire
+from dalirefurb.broadcast.window import Made, Training, Window
+from dalirefurb.engine.batch_group import Position
 from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError, SampleError, StateMismatchError
 from dalirefurb.system.resources import promised_bytes
 from tests.broadcast_training import digest
@@ -286,6 +288,19 @@ class Endless:
 
 def taken(training: Any, count: int) -> list[str]:
     return [digest(batch) for batch in islice(training, count)]
+
+
+def test_a_batch_that_is_made_when_the_only_training_has_gone_back_is_none_of_its() -> None:
+    told: Any = None
+    window, training = Window(Position(0, 0), ahead=2), Training(told)
+    window.trainings.append(training)
+    assert window.place(training, Position(3, 1)) == window.begin_next() == Position(3, 1)
+    assert window.place(training, Position(1, 2)) == Position(1, 2)
+    assert not window.put(Position(3, 1), Made(told, 0, 1), BATCHES)
+    assert window.get(Position(3, 1)) is None
+    assert window.begin_next() == Position(1, 2)
+    assert window.put(Position(1, 2), Made(told, 0, 1), BATCHES)
+    assert window.begin_next() == Position(1, 3)
 
 
 def test_who_waits_for_a_broadcast_waits_for_trainings_to_come_and_go(source: ImageFolder) -> None:

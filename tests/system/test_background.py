@@ -115,6 +115,13 @@ def test_after_closing_nothing_is_begun_that_must_not_be_broken_off(background: 
     background.join()
 
 
+def test_a_thread_does_not_wait_for_itself_to_end() -> None:
+    background = Background(1, name="workers")
+    background.submit(background.join).result(600)
+    background.close()
+    background.join()
+
+
 LATE = """
 import os, threading, time
 import dalirefurb.engine.engine

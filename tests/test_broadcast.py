@@ -303,6 +303,15 @@ def test_a_batch_that_is_made_when_the_only_training_has_gone_back_is_none_of_it
     assert window.begin_next() == Position(1, 3)
 
 
+def test_before_it_has_begun_trainings_can_begin_before_the_loaders_place() -> None:
+    told: Any = None
+    window, trainings = Window(Position(2, 0), ahead=2), [Training(told), Training(told)]
+    window.trainings += trainings
+    assert window.place(trainings[0], None) == Position(2, 0)
+    assert window.place(trainings[1], Position(1, 1)) == Position(1, 1)
+    assert window.begin_next() == Position(1, 1)
+
+
 def test_who_waits_for_a_broadcast_waits_for_trainings_to_come_and_go(source: ImageFolder) -> None:
     with broadcast(source) as served, ThreadPoolExecutor(1) as pool:
         over = pool.submit(served.wait)
@@ -673,6 +682,9 @@ def test_processes_of_other_users_are_turned_away(source: ImageFolder, monkeypat
                 patch.setattr(end, "is_own_user", lambda _: False)
                 with pytest.raises(LoaderError, match=message):
                     Attached(NAME)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "geteuid", lambda: 7)
+            wire.listening(NAME).close()  # Each user has names of his own.
         with Attached(NAME) as training:
             next(iter(training))
             assert served.attached == 1

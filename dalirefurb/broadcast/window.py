@@ -147,7 +147,7 @@ class Window:
 
     def let_go(self, training: Training) -> None:
         """Wait for a training no longer. What it has it keeps: its slots are not written again."""
-        training.wants = training.asked = None
+        training.wants = None
         self._slots = [slot for slot in self._slots if training.held[slot.number] <= 0]
         training.held.clear()
         self.trim()

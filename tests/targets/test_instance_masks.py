@@ -254,6 +254,9 @@ def test_other_masks_are_another_source() -> None:
     coded = {"size": [4, 5], "counts": [1, 19]}
     given = [[[[SQUARE]]], [[[SQUARE, SQUARE]]], [[[SQUARE], [SQUARE]]], [[coded]]]
     given += [[[{**coded, "size": [5, 4]}]], [[{**coded, "counts": [2, 18]}]], [[[SQUARE], coded]]]
+    given += [
+        [[{**coded, "counts": one}, {**coded, "counts": other}]] for one, other in (([20, 0], [20]), ([20], [0, 20]))
+    ]
     digests = {InstanceMasks(each).digest() for each in given}
     assert len(digests) == len(given)
     shares = [[[[0, 0, 1, 0, 1, 1]]]]

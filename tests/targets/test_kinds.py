@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pickle
 import sys
@@ -19,6 +20,7 @@ from dalirefurb.augment import Decode, HorizontalFlip, RandomCrop, Resize
 from dalirefurb.augment.output import Output
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.source.contract import DerivedSource
 from dalirefurb.targets import (
     Annotated,
     Boxes,
@@ -31,11 +33,13 @@ from dalirefurb.targets import (
     Polygons,
     Values,
     YoloFolder,
+    objects_of,
 )
 from dalirefurb.targets.kinds import Target
-from dalirefurb.targets.mask_images import _BESIDE
+from dalirefurb.targets.mask_images import _BESIDE, MaskError
 from dalirefurb.targets.masks import Runs, runs_of
 from dalirefurb.targets.ragged import Ragged
+from tests.targets.test_hugging_face import Table
 
 PATHS = ["a.jpg", "b.jpg", "c.jpg"]
 TRIANGLE = [[1, 2], [3, 4], [5, 7]]
@@ -81,6 +85,36 @@ def test_boxes_are_corners_whatever_they_are_given_as(form: Any) -> None:
     boxes = Boxes([[given], [], torch.tensor([given, given])], form)
     assert boxes.rows.values.tolist() == [[2, 3, 12, 23]] * 3
     assert boxes.rows.counts.tolist() == [1, 0, 2]
+
+
+def test_shares_may_reach_out_of_the_image_by_its_side() -> None:
+    given = [[-1, -0.5, 1.2, 2]]
+    assert Boxes([given], normalized=True).one(0, (20, 10)).tolist() == [[-10, -10, 12, 40]]
+    with pytest.raises(ConfigurationError, match=r"go from -1\.01 to 2"):
+        Boxes([[[-1.01, -0.5, 1.2, 2]]], normalized=True)
+
+
+def test_what_a_source_refuses_by_itself_stays_refused() -> None:
+    class Picky(DerivedSource):
+        def fingerprint(self) -> dict[str, Any]:
+            return {}
+
+        def refusal(self, indices: Any, heights: Any, widths: Any) -> tuple[int, str] | None:
+            return 1, f"{heights[1]} x {widths[1]}"
+
+    found = Annotated(Picky(source()), {"id": Values([1, 2, 3])})
+    assert found.refusal(np.array([2, 0]), np.array([4, 5]), np.array([6, 7])) == (1, "5 x 7")
+
+
+def test_targets_without_an_object_take_the_type_and_shape_of_the_others() -> None:
+    files, points = source(), [[[1.5, 2.5, 2], [3, 4, 1]]]
+    none = Annotated(files, {"points": Keypoints([[], [], []]), "scores": Objects([[], [], []])})
+    some = Annotated(files, {"points": Keypoints([points, [], []]), "scores": Objects([[0.5], [], []])})
+    for both, place in ((none + some, 3), (some + none, 0)):
+        targets: Any = both.annotations
+        assert [len(each) for each in targets.values()] == [6, 6]
+        assert targets["points"].one(place, (9, 9)).tolist() == points
+        assert targets["scores"].one(place, (9, 9)).dtype == np.float32
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -153,6 +187,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: Annotated(Volumes([np.zeros((2, 2, 2))]), {"id": Values([1])}),
         "this source has volumes: pass labels of their voxels as Volumes",
     ),
+    "values of two types put together": (
+        lambda: Annotated(source(), {"id": Values([1, 2, 3])}) + Annotated(source(), {"id": Values([1, 2, 0.5])}),
+        r"'id' of source number 1 is \('Values', \('float32', \(\)\)\) and that of another \('Values', \('int64'",
+    ),
     "twice": (
         lambda: Annotated(Annotated(source(), {"id": Values([1, 2, 3])}), {"id": Values([1, 2, 3])}),
         "must have no targets yet",
@@ -184,6 +222,7 @@ def test_what_is_no_target_is_refused(name: str) -> None:
         (Masks(["a.png"]), Masks(["a.png"], fill=0)),
         (Masks(["a.png", np.zeros((2, 2), int)]), Masks([np.zeros((2, 2), int), "a.png"])),
         (Masks([np.zeros((2, 2), int)]), Masks([np.ones((2, 2), int)])),
+        (Masks([np.zeros((2, 2), int)] * 3), Masks([*[np.zeros((2, 2), int)] * 2, np.ones((2, 2), int)])),
         (Boxes([[]]), Boxes([[]], min_area=5)),
         (Keypoints([[[[1, 2]]]]), Keypoints([[[[1, 2]]]], pixel_centres=True)),
         (Keypoints([[[[0, 1]]]]), Keypoints([[[[0, 1]]]], normalized=True)),
@@ -224,6 +263,8 @@ def test_a_palettes_numbers_are_taken_and_not_its_colours(tmp_path: Path) -> Non
     assert Masks([tmp_path / "mask.png"]).read(0).tolist() == [[5, 5, 5], [5, 5, 5]]
     Image.new("1", (3, 2), 1).save(tmp_path / "mask.png")
     assert Masks([tmp_path / "mask.png"]).read(0).tolist() == [[1, 1, 1], [1, 1, 1]]
+    Image.frombytes("I;16B", (2, 1), b"\1\2\0\3").save(tmp_path / "mask.tif")
+    assert Masks([tmp_path / "mask.tif"]).read(0).tolist() == [[0x102, 3]]
 
 
 @pytest.mark.parametrize(("stated", "shown"), [(3, [[6, 5, 4], [3, 2, 1]]), (6, [[4, 1], [5, 2], [6, 3]])])
@@ -235,6 +276,31 @@ def test_a_mask_is_turned_as_its_own_file_states(tmp_path: Path, stated: int, sh
     assert Masks([path]).read(0).tolist() == shown
     image.save(path, exif=b"broken")
     assert Masks([path]).read(0).tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (300, "fit into uint8, but go from 0 to 300: pass dtype='int64'"),
+        (-1, "fit into uint8, but go from -1 to 0: pass dtype='int64'"),
+        (-(2**31) - 1, "fit into int32, but go from -2147483649 to 0"),
+        (2**31, "fit into int32, but go from 0 to 2147483648"),
+    ],
+)
+def test_numbers_that_a_batch_has_not_make_a_bad_sample(number: int, said: str) -> None:
+    target = Masks([np.array([[0, number]]), np.array([[0, 255]])], dtype="uint8")
+    assert target.misfit(0, (1, 2)) == f"its mask masks[0]: its numbers must {said}"
+    assert target.misfit(1, (1, 2)) is None
+    assert target.one(1, (1, 2)).tolist() == [[0, 255]]
+
+
+def test_storage_of_masks_that_fails_is_no_fault_of_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(path: str, index: int) -> None:
+        raise OSError(errno.EIO, "Input/output error", path)
+
+    monkeypatch.setattr("dalirefurb.targets.mask_images.read_file", failing)
+    with pytest.raises(OSError, match=r"Input/output error: 'a\.png'"):
+        Masks(["a.png"]).misfit(0, (1, 2))
 
 
 def test_paths_of_masks_may_be_in_an_array() -> None:
@@ -265,6 +331,9 @@ def test_a_mask_that_was_shown_is_shown_from_its_runs(tmp_path: Path, monkeypatc
         target.warp(0, (3, 4), np.eye(3), np.empty((0, 3)), shown)
         assert np.array_equal(shown, mask)
         monkeypatch.setattr(Runs, "mask", None)
+    monkeypatch.undo()
+    with pytest.raises(MaskError, match="the size of the image, 4 x 3, EXIF orientation applied, but has 3 x 4"):
+        target.warp(0, (4, 3), np.eye(3), np.empty((0, 3)), shown)
 
 
 def test_masks_of_a_folder_belong_to_images_at_the_same_place(tmp_path: Path) -> None:
@@ -288,8 +357,11 @@ def test_masks_of_a_folder_belong_to_images_at_the_same_place(tmp_path: Path) ->
     with pytest.raises(ConfigurationError, match=r"^masks must .*there are two/b_seg\.png and two/b_seg\.tif: remove"):
         MaskFolder(tmp_path / "images", tmp_path / "masks", suffix="_seg")
     (tmp_path / "masks/two/b_seg.tif").unlink()
+    Image.new("L", (5, 4)).save(tmp_path / "masks/two/a.png")  # is none that ends so
     with pytest.warns(UserWarning, match=r"one/a\.jpg is a JPEG"):
-        back = MaskFolder(tmp_path / "masks", tmp_path / "images", image_suffix="_seg")
+        back = MaskFolder(tmp_path / "masks", tmp_path / "images", image_suffix="_seg", fill=7, dtype="uint8", keep=9)
+    assert repr(back.annotations["mask"]) == "Masks(2, uint8, fill=7)"
+    assert back.annotations["mask"]._keep.budget == 9  # type: ignore[attr-defined]
     assert [Path(back.annotations["mask"].name(row)).stem for row in range(2)] == ["a", "b"]  # type: ignore[attr-defined]
     gap = MaskFolder(tmp_path / "images", tmp_path / "masks", suffix="_seg")
     with (
@@ -371,6 +443,10 @@ def test_names_of_keypoints_say_which_ones_swap(tmp_path: Path, names: list[str]
     path = coco(tmp_path, annotations=[], categories=[{"id": 1, "keypoints": names}])
     found = CocoDetection(tmp_path, path, keypoints=True)
     assert found.annotations["keypoints"].swapped == swapped  # type: ignore[attr-defined]
+    assert found.categories == {1: "1"}
+    path = coco(tmp_path, annotations=[], categories=[{"id": 1, "keypoints": names}, {"id": 2, "keypoints": ["tail"]}])
+    with pytest.raises(ConfigurationError, match=r"one list of keypoints' names for all categories .* got 2"):
+        CocoDetection(tmp_path, path, keypoints=True)
 
 
 def test_keypoints_and_polygons_are_mirrored_with_their_image(tmp_path: Path) -> None:
@@ -411,8 +487,11 @@ def test_what_is_not_in_cocos_format_is_refused(tmp_path: Path, changes: dict[st
     with pytest.raises(ConfigurationError, match=r"of 3 that were looked at none is in .*elsewhere, the first is"):
         CocoDetection(tmp_path / "elsewhere", coco(tmp_path))
     things = {"image_id": 7, "bbox": [0, 0, 9, 9], "category_id": 1, "segmentation": {"counts": [0, 9], "size": [3, 3]}}
+    path = coco(tmp_path, annotations=[things])
     with pytest.raises(ConfigurationError, match="an object that is no crowd has run lengths"):
-        CocoDetection(tmp_path, coco(tmp_path, annotations=[things]), polygons=True)
+        CocoDetection(tmp_path, path, polygons=True)
+    (tmp_path / "8.jpg").unlink()
+    assert len(CocoDetection(tmp_path, path)) == 3
 
 
 @pytest.mark.parametrize(("crowd", "other"), [(1, 0), (True, False), (1, None), ("1", "0")])
@@ -434,13 +513,29 @@ def test_classes_can_be_numbered_without_gaps(tmp_path: Path) -> None:
 
 
 def test_an_image_of_another_size_than_its_annotations_are_of_is_a_bad_sample(tmp_path: Path) -> None:
-    path = coco(tmp_path)
+    whole, told = CocoDetection(tmp_path, coco(tmp_path)), {"height": 40, "width": 60}
+    named = [{"id": number, "file_name": f"{number}.jpg"} for number in (7, 8, 9)]
+    path = coco(tmp_path, images=[named[0] | {"width": 0}, named[1] | told, named[2]])  # Of one alone both are told.
+    assert CocoDetection(tmp_path, path).fingerprint() != whole.fingerprint()
     Image.new("RGB", (40, 60)).save(tmp_path / "8.jpg")
     with (
         Loader(CocoDetection(tmp_path, path), evaluate(32), Evaluate(3, batch_size=3)) as loader,
         pytest.raises(SampleError, match=r"8\.jpg.*annotations are of an image of 40 x 60, but it has 60 x 40"),
     ):
         next(iter(loader))
+
+
+def test_limits_of_boxes_are_those_that_were_said(tmp_path: Path) -> None:
+    limits = {"min_area": 9.0, "min_visible": 0.25}
+    yolo(tmp_path / "yolo")
+    made = [
+        CocoDetection(tmp_path, coco(tmp_path), **limits).annotations,
+        YoloFolder(tmp_path / "yolo/images", tmp_path / "yolo/labels", **limits).annotations,
+        objects_of(Table([{"bbox": [], "category": []}]), "xywh", **limits),
+    ]
+    for targets in made:
+        boxes: Any = targets["boxes"]
+        assert (boxes.min_area, boxes.min_visible) == (9, 0.25)
 
 
 def yolo(folder: Path, **lines: str) -> YoloFolder:
@@ -473,8 +568,16 @@ def test_objects_of_yolos_files_are_shares_of_their_images_sides(tmp_path: Path)
     assert image.shape == (40, 60, 3)
     assert target["boxes"].tolist() == [[15, 15, 45, 25], [0, 0, 30, 40]]
     assert target["polygons"][1][0].tolist() == [[0, 0], [30, 0], [30, 40]]
-    named = YoloFolder(tmp_path / "images", tmp_path / "labels", names={1: "dog", 0: "cat"})
-    assert named.classes == ["cat", "dog"]
+    named = YoloFolder(tmp_path / "images", tmp_path / "labels", names={3: "dog", 0: "cat"})
+    assert named.classes == ["cat", "1", "2", "dog"]
+    rounded = yolo(tmp_path, **{"2": "0 0.5 -0.005 0.5 1.005"})  # As is written of what reaches to an edge.
+    assert np.allclose(rounded[2][1]["boxes"], [[12.5, -50.75, 37.5, 49.75]])
+    (tmp_path / "labels/part/2.txt").write_text("4000000000 0.5 0.5 0.1 0.1")
+    with pytest.raises(ConfigurationError, match=r"part/2\.txt, line 1: it must be a class, and centre"):
+        YoloFolder(tmp_path / "images", tmp_path / "labels")
+    (tmp_path / "labels/part/2.txt").write_bytes(b"\xff\xfe0 0.5")
+    with pytest.raises(ConfigurationError, match=r"part/2\.txt must be a text file of objects, but cannot be read"):
+        YoloFolder(tmp_path / "images", tmp_path / "labels")
 
 
 @pytest.mark.parametrize(
@@ -602,6 +705,9 @@ def test_poses_have_points_which_swap_where_an_image_is_mirrored(tmp_path: Path)
         YoloFolder(*folders, keypoints=(2, 2))
     with pytest.raises(ConfigurationError, match="keypoints must be a number of points, and 2 or 3 numbers each"):
         YoloFolder(*folders, keypoints=(3, 4))
+    (folders[1] / "1.txt").write_text("0 0.5 0.5 1 1  0.25 40")
+    with pytest.raises(ConfigurationError, match=r"line 1: .* width and height, and 1 points of 2 numbers, as shares"):
+        YoloFolder(*folders, keypoints=(1, 2))
 
 
 @pytest.mark.parametrize(

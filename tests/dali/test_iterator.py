@@ -76,10 +76,11 @@ def test_labels_that_dalis_readers_could_not_have_are_refused(labels: Any, said:
 
 def test_the_largest_and_the_smallest_number_of_32_bits_are_labels_as_dalis_readers_have_them() -> None:
     limits = [-(2**31), 2**31 - 1]
-    source = Arrays(np.zeros((2, SIZE, SIZE, 3), np.uint8), np.array(limits))
-    with Loader(source, evaluate(SIZE, raw=True), Evaluate(2, batch_size=2)) as loader:
-        (batch,) = next(loader.dali_iterator(dali_labels=True))
-    assert (batch["label"].dtype, batch["label"].flatten().tolist()) == (torch.int32, limits)
+    for labels in (limits, [False, True]):
+        source = Arrays(np.zeros((2, SIZE, SIZE, 3), np.uint8), np.array(labels))
+        with Loader(source, evaluate(SIZE, raw=True), Evaluate(2, batch_size=2)) as loader:
+            (batch,) = next(loader.dali_iterator(dali_labels=True))
+        assert (batch["label"].dtype, batch["label"].flatten().tolist()) == (torch.int32, labels)
 
 
 @pytest.mark.parametrize("auto_reset", [False, "no"])

@@ -31,6 +31,7 @@ from dalirefurb.augment import CenterCrop, Decode, Resize
 from dalirefurb.engine.partial_sizes import PartialSizes, Proposal, partial_sizes, propose_coverage
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.reading.reader import Reader
+from dalirefurb.rng import permutation
 from dalirefurb.source import Source
 from dalirefurb.store import DiskStore
 from dalirefurb.system.resources import amount
@@ -196,16 +197,23 @@ def test_a_budget_without_room_for_one_image_is_refused_with_both_numbers() -> N
         propose_coverage(Unread(NUM_SAMPLES), simple(SIZE), refurbish(), "3KB")
 
 
-def test_partial_images_of_varying_size_are_counted_as_their_stages_leave_them(folder: ImageFolder) -> None:
+def test_partial_images_of_varying_size_are_counted_as_their_stages_leave_them(
+    folder: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe = Recipe([Decode(), Resize(SIZE), CenterCrop(SIZE)], Output(SIZE), 2)
     with closing(Reader(folder, max_batch_size=64, num_threads=1)) as reader:
         found = partial_sizes(folder, recipe, reader, seed=0)
+        monkeypatch.setattr("dalirefurb.reading.partial_sizes._PROBES", 9)
+        guessed = partial_sizes(folder, recipe, reader, seed=0)
     shapes = np.array([folder[index][0].shape[:2] for index in range(NUM_SAMPLES)])
     nbytes = 3 * SIZE * (SIZE * shapes.max(axis=1) // shapes.min(axis=1))
     assert len(np.unique(nbytes)) > 1
     assert found.slot_shape is None
     counted = found.mean_bytes, found.std_bytes, found.largest_bytes, found.mean_error_bytes
     assert counted == pytest.approx((nbytes.mean(), nbytes.std(), nbytes.max(), 0))
+    probed = nbytes[permutation(NUM_SAMPLES, 0, "size probes")[:9]]
+    counted = guessed.mean_bytes, guessed.std_bytes, guessed.largest_bytes, guessed.mean_error_bytes
+    assert counted == pytest.approx((probed.mean(), probed.std(), probed.max(), probed.std() / 3))
 
 
 def test_there_is_room_for_four_deviations_of_the_sum_of_sizes_and_of_what_is_known_of_their_mean() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from dalirefurb import (
     Arrays,
@@ -44,6 +46,7 @@ from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.bad_samples import BadSample, Quarantine, Substitutes
 from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source
+from dalirefurb.targets import Annotated, Values
 from dalirefurb.testing.plans import owned
 from tests.bad_files import (
     BAD,
@@ -419,6 +422,8 @@ def test_a_quarantine_whose_last_line_was_left_without_its_end_goes_on_with_a_ne
     assert Quarantine(path, num_samples=3, source={}).samples == samples
     path.write_text(path.read_text().replace("\n", "\n\n") + "\n \n")
     assert Quarantine(path, num_samples=3, source={}).samples == samples
+    with pytest.raises(ConfigurationError, match=r"line 5 of .* is about sample 2 \(2\.jpg\) of another one"):
+        Quarantine(path, num_samples=2, source={})
 
 
 def test_a_line_of_a_quarantine_that_was_written_in_part_is_passed_over(tmp_path: Path) -> None:
@@ -468,6 +473,24 @@ def test_without_a_good_sample_in_sight_the_error_says_how_many_are_bad(tmp_path
     with replacing(source, RECIPE, planner) as loader, pytest.raises(LoaderError, match=message) as caught:
         next(iter(loader))
     assert "cannot be read: No such file or directory; " in str(caught.value)
+
+
+def test_of_a_shard_without_a_good_sample_its_own_bad_ones_are_told() -> None:
+    planner = Standard(60, batch_size=6, seed=3, shards=2)
+    substitutes, mine = Substitutes(planner), owned(planner, 1)
+    for index in (*mine.tolist(), *owned(planner, 0)[:7].tolist()):
+        substitutes.add(SampleError(index, "", f"of {int(index in mine)}"))
+    with pytest.raises(
+        LoaderError, match=r"at least 30 of the 30 samples of its shard \((sample \d+ \(\): of 1; ){3}\.\.\.\)"
+    ):
+        substitutes.of(mine[:2], np.zeros(2, np.int64))
+
+
+def test_where_all_samples_are_bad_the_error_alone_tells_it(caplog: pytest.LogCaptureFixture) -> None:
+    substitutes = Substitutes(Standard(10, batch_size=2))
+    for index in range(10):
+        substitutes.add(SampleError(index, "", ""))
+    assert [each.split(" so far")[0] for each in caplog.messages] == ["bad samples are replaced by others, 1 of 10"]
 
 
 @pytest.mark.parametrize("batches_per_group", [1, 4])
@@ -537,6 +560,19 @@ def test_sizes_of_bad_samples_are_those_of_what_replaces_them(source: ImageFolde
     reader.close()
     assert len(heights) == len(widths) == NUM_SAMPLES
     assert {sample.index for sample in substitutes.report()} == BAD.keys() - {9, 10}  # their headers are good
+
+
+def test_a_size_of_what_is_replaced_now_is_not_made_up_for_its_targets(tmp_path: Path) -> None:
+    """Its image is in a store of an earlier run."""
+    files = FileList([tmp_path / f"{index}.png" for index in range(6)], range(6))
+    for index in range(1, 6):
+        Image.new("RGB", (20, 10)).save(files.name(index))
+    source = Annotated(files, {"id": Values(range(6))})
+    substitutes = Substitutes(Standard(6, batch_size=2))
+    with closing(Reader(source, max_batch_size=4, num_threads=1, substitutes=substitutes)) as reader:
+        assert [sizes.tolist() for sizes in reader.known_sizes(np.array([3, 1]))] == [[10, 10], [20, 20]]
+        with pytest.raises(SampleError, match=r"sample 0 .*its size is needed for its targets, and cannot be read"):
+            reader.known_sizes(np.array([3, 0]))
 
 
 # Settings
@@ -643,6 +679,7 @@ class Odd(Arrays):
         (np.zeros((SIZE, SIZE, 4), np.uint8), rf"uint8 of shape \({SIZE}, {SIZE}, 4\)"),
         (np.zeros((SIZE, SIZE + 1, 3), np.uint8), rf"uint8 of shape \({SIZE}, {SIZE + 1}, 3\)"),
         (np.zeros((0, SIZE, 3), np.uint8), rf"uint8 of shape \(0, {SIZE}, 3\)"),
+        (np.zeros((SIZE, SIZE, 6), np.uint8)[..., ::2], rf"uint8 of shape \({SIZE}, {SIZE}, 3\)"),
         (np.zeros((SIZE, SIZE, 3)), "float64"),
         ([[0]], "list"),
         (None, "NoneType"),
@@ -661,6 +698,27 @@ def test_what_is_no_image_of_the_declared_shape_is_named_or_replaced(odd: Any, g
     ) as loader:
         assert len(list(loader)) == 3
         assert [sample.index for sample in loader.bad_samples()] == [3]
+
+
+def test_what_is_no_image_of_any_shape_and_no_encoded_one_is_named(source: ImageFolder) -> None:
+    of_any = Odd(np.ones((4, SIZE, SIZE, 3), np.uint8), np.zeros((0, SIZE, 3), np.uint8))
+    of_any.image_shape = None
+    wanted = "the source must return"
+    with (
+        closing(Reader(of_any, max_batch_size=4, num_threads=1)) as reader,
+        pytest.raises(
+            SampleError, match=rf"sample 3 .*: {wanted} an image, uint8 of shape \(height, width, 3\), .*\(0, "
+        ),
+    ):
+        reader.sizes(np.arange(4))
+    of_any.encoded = True
+    with (
+        closing(Reader(of_any, max_batch_size=4, num_threads=1)) as reader,
+        pytest.raises(
+            SampleError, match=rf"sample 0 .*: {wanted} encoded bytes, uint8 of shape \(length,\), .*\({SIZE}, "
+        ),
+    ):
+        reader.sizes(np.arange(3))
 
 
 def test_a_store_filled_with_images_that_are_too_large_now_is_refused(source: ImageFolder) -> None:

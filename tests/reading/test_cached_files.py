@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
 from dalirefurb import (
     AutoAssist,
@@ -18,6 +19,7 @@ from dalirefurb import (
     Compressed,
     DiskStore,
     Echo,
+    FileList,
     ImageFolder,
     Loader,
     MemoryStore,
@@ -344,6 +346,13 @@ def test_a_coverage_is_proposed_by_the_bytes_of_files(source: ImageFolder) -> No
     assert files.nbytes < images.nbytes / 2
     with MemoryStore() as store, Loader(source, FILES, REFURBISH, store):
         assert store.nbytes == files.nbytes
+
+
+def test_the_bytes_of_a_file_are_counted_and_not_those_that_pillow_makes_of_it(tmp_path: Path) -> None:
+    Image.new("RGB", (40, 30)).save(tmp_path / "a.gif")
+    reader = Reader(FileList([tmp_path / "a.gif"], [0]), max_batch_size=4, num_threads=1)
+    assert reader.lengths(np.zeros(5, np.int64)).tolist() == [(tmp_path / "a.gif").stat().st_size] * 5
+    reader.close()
 
 
 def test_a_file_larger_than_a_store_can_tell_is_read_each_time(

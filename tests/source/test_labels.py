@@ -174,6 +174,27 @@ def test_names_are_numbered_in_sorted_order_as_those_of_folders(
     assert source.class_to_idx == {"cat": 0, "dog": 1}
 
 
+@pytest.mark.parametrize(
+    ("texts", "labels", "dtype"),
+    [
+        (["-3", "+4", "007"], [-3, 4, 7], np.int64),
+        (["1e2", "2.5E-1", "3"], [100, 0.25, 3], np.float64),
+        (["5.", ".5", "-1e+1"], [5, 0.5, -10], np.float64),
+    ],
+)
+def test_numbers_are_read_as_they_are_written(
+    texts: list[str], labels: list[Any], dtype: Any, paths: list[Path]
+) -> None:
+    source = FileList(paths, texts)
+    assert (source.labels.tolist(), source.labels.dtype, source.classes) == (labels, dtype, None)
+
+
+def test_the_largest_number_that_int64_has_is_a_label(paths: list[Path]) -> None:
+    assert FileList(paths, np.full(COUNT, 2**63 - 1, np.uint64)).labels.tolist() == [2**63 - 1] * COUNT
+    with pytest.raises(ConfigurationError, match="integer labels must fit into int64, but one is 9223372036854775808"):
+        FileList(paths, np.array([0, 1, 2**63], np.uint64))
+
+
 def test_names_and_their_numbers_are_one_state(paths: list[Path]) -> None:
     assert FileList(paths, NAMES).fingerprint() == FileList(paths, [1, 0, 1]).fingerprint()
 
@@ -264,6 +285,8 @@ def test_nearly_as_many_classes_as_samples_are_warned_of(
         make(tmp_path, MANY)
     assert len(caught) == 1
     assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="11 classes are nearly as many as the 20 samples"):
+        make(tmp_path / "other", [*MANY[:11], *MANY[:9]])
 
 
 @pytest.mark.parametrize("make", TOLD.values(), ids=TOLD)

@@ -209,6 +209,27 @@ def test_colours_take_a_range_too(tmp_path: Path) -> None:
         files(tmp_path, tiff(COLOURS), value_range=(0, 4095))[0]
 
 
+def test_numbers_below_0_are_dark_ones_of_their_range() -> None:
+    """As those of computed tomography, in Hounsfield units."""
+    values = np.array([[[-2000, -1024, 0, 1023, 3000]]], np.int16)
+    wanted = rgb(np.array([[0, 0, 128, 255, 255]], np.uint8))
+    assert np.array_equal(Arrays(values, [0], value_range=(-1024, 1023))[0][0], wanted)
+    assert np.array_equal(TorchDataset([(values[0], 0)], value_range=(-1024, 1023))[0][0], wanted)
+
+
+def test_deep_colours_in_an_array_stay_colours() -> None:
+    deep = np.stack([COLOURS, COLOURS[::-1]])
+    source = Arrays(deep, [0, 1])
+    assert np.array_equal(source[1][0], nearest(COLOURS[::-1], 65535))
+    assert source.image_shape == source[0][0].shape == COLOURS.shape
+
+
+def test_of_a_range_that_is_said_nothing_is_warned() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Levels((0, 65535)).of(SCANNED, "it").max() < 32
+
+
 def test_files_of_8_bits_beside_deep_ones_stay_as_they_are(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     pil((GRAY >> 8).astype(np.uint8)).save(buffer, "PNG")

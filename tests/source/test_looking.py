@@ -21,6 +21,7 @@ from dalirefurb import Arrays, Concat, FileList, ImageFolder, Loader, Output, Re
 from dalirefurb.augment import Decode, Resize
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source import Source
+from tests.bad_files import bad_content
 from tests.pictures import picture, write_folder
 
 SIZE = 24
@@ -136,12 +137,16 @@ def test_what_is_no_index_is_refused(folder: ImageFolder, index: Any, error: Any
 def test_what_cannot_be_decoded_is_named(tmp_path: Path) -> None:
     write_folder(tmp_path, num_samples=2, classes=1)
     broken = tmp_path / "class_0" / "001.jpg"
-    for content in (b"no image", broken.read_bytes()[:400]):
+    for content in (b"no image", broken.read_bytes()[:400], bad_content("PNG damaged")):
         broken.write_bytes(content)
         with pytest.raises(SampleError, match=r"sample 1 \(.*001\.jpg\): ") as refusal:
             ImageFolder(tmp_path)[1]
         assert refusal.value.index == 1
+    assert re.fullmatch(r"decoding failed \(.+; .+\)", refusal.value.reason)  # by DALI, and then by Pillow
     assert ImageFolder(tmp_path)[0][0].ndim == 3
+    broken.write_bytes(b"P6\n20000 20000\n255\n")
+    with pytest.raises(SampleError, match="100,000,000 pixels at most, but its header declares 20000 x 20000"):
+        ImageFolder(tmp_path)[1]
 
 
 def look(source: Source) -> list[tuple[bytes, Any]]:

@@ -78,6 +78,21 @@ def test_several_sources_are_read_one_after_the_other() -> None:
     assert both.content() == {"of": [arrays(3).content(), arrays(4, first=3).content()]}
 
 
+def test_sources_of_several_sizes_and_of_untold_contents_are_put_together() -> None:
+    one, other, untold = (
+        arrays(2),
+        Arrays(np.ones((1, 5, 6, 3), np.uint8), [7]),
+        TorchDataset([(np.ones((4, 4, 3), np.uint8), 0)]),
+    )
+    both = Concat([one, other, untold])
+    assert both.image_shape is None
+    assert [both[index][0].shape for index in (1, 2, 3)] == [(8, 8, 3), (5, 6, 3), (4, 4, 3)]
+    assert both.content() == {"of": [one.content(), other.content(), {}]}
+    assert (untold + untold).content() == {}
+    one.categories = other.categories = {3: "cat"}
+    assert (one + other).categories == {3: "cat"}
+
+
 def test_sources_can_be_added(folder: ImageFolder) -> None:
     first, rest = folder.subset([2, 0]), folder.subset([1])
     together = first + rest
@@ -124,6 +139,8 @@ def test_stamps_are_those_of_the_sources_that_have_the_samples(folder: ImageFold
 def test_a_bad_sample_that_was_not_asked_for_keeps_its_index() -> None:
     error = renumbered(SampleError(7, "there", "is broken"), np.array([5, 3]), np.array([0, 1]))
     assert (error.index, error.name, error.reason) == (7, "there", "is broken")
+    error = renumbered(SampleError(3, "there", "is broken", lasting=True), np.array([5, 3]), np.array([0, 1]))
+    assert (error.index, error.lasting) == (1, True)  # so that a quarantine takes it
 
 
 @pytest.mark.parametrize("outer", ["subset", "concat"])

@@ -278,6 +278,19 @@ def test_a_file_that_cannot_be_read_names_its_sample(tmp_path: Path) -> None:
         )
 
 
+def test_a_file_that_comes_in_parts_is_whole_and_one_that_ends_early_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, "a/name/of/many/letters.jpg")
+    source, read = FileList([tmp_path / "a/name/of/many/letters.jpg"], [0]), os.read
+    monkeypatch.setattr("os.read", lambda descriptor, size: read(descriptor, min(size, 10)))
+    assert contents(source) == [b"a/name/of/many/letters.jpg"]
+    parts = iter([b"a/name", b"/of", b""])
+    monkeypatch.setattr("os.read", lambda descriptor, size: next(parts))
+    with pytest.raises(OSError, match=r"^9 of 26 bytes came of .*letters\.jpg"):
+        source.read(np.array([0]))
+
+
 @pytest.mark.parametrize("index", [-1, 2])
 def test_an_index_out_of_range_is_refused(index: int) -> None:
     for source in (FileList(["a", "b"], [0, 1]), Arrays(np.zeros((2, 4, 4, 3), np.uint8), [0, 1])):
@@ -403,6 +416,9 @@ def test_a_fingerprint_of_arrays_changes_with_shape_labels_and_the_rows_it_sampl
         Arrays(last, np.arange(5)),
     ]
     assert len({json.dumps(source.fingerprint()) for source in sources}) == len(sources)
+    many = np.zeros((64, 1, 1, 3), np.uint8)
+    changed = [Arrays(many ^ np.eye(64, dtype=np.uint8)[row, :, None, None, None], range(64)) for row in range(64)]
+    assert len({source.fingerprint()["rows"] for source in changed}) == 64
 
 
 def test_a_path_can_begin_with_the_users_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

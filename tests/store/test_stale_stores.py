@@ -235,6 +235,8 @@ def test_a_file_that_is_written_in_place_with_its_old_size_and_time_changes_the_
     pinned = stamp_files([str(file)])
     assert pinned["bytes"] == before["bytes"]
     assert pinned != before
+    os.utime(file, ns=(0, 0))
+    assert stamp_files([str(file)])["last_change"] >= pinned["last_change"] > "2000"
 
 
 def test_the_hash_of_pixels_tells_shapes_of_the_same_bytes_apart() -> None:

@@ -214,6 +214,10 @@ class Stream(IterableDataset[Any]):
         (Items([(torch.rand(3, 6, 7), 1)]), "but is float32: remove ToTensor"),
         (Items([(IMAGES[0].transpose(2, 0, 1), 1)]), r"have shape \(height, width, 3\), .* but has \(3, 6, 7\): conv"),
         (Items([(torch.from_numpy(IMAGES[0]), 1)]), r"have shape \(3, height, width\), .* but has \(7, 3, 6\): conv"),
+        (
+            Items([(np.zeros(5, np.uint16), 1)]),
+            r"have shape .*, or be encoded, but has \(5,\): convert",
+        ),
         (Items([lambda: 1 / 0]), r"Items\[0\] is not: cannot be read: ZeroDivisionError: division by zero"),
         (
             Items([lambda: (np.random.default_rng().integers(0, 256, (6, 7, 3), np.uint8), 0)]),
@@ -857,8 +861,9 @@ def test_an_address_that_cannot_be_read_is_named(
 
 def test_a_hugging_face_row_without_an_image_names_itself(hugging_face: Any, tmp_path: Path) -> None:
     (tmp_path / "there.jpg").touch()  # An empty folder may be a disk that is away.
-    source = HuggingFaceImages(table(hugging_face, [None, {"bytes": None, "path": str(tmp_path / "gone.jpg")}]))
-    for index, reason in enumerate(["has no image", "cannot be read: No such file"]):
+    rows = [None, {"bytes": None, "path": str(tmp_path / "gone.jpg")}, {"bytes": b"", "path": None}]
+    source = HuggingFaceImages(table(hugging_face, rows))
+    for index, reason in enumerate(["has no image", "cannot be read: No such file", "has no image"]):
         with pytest.raises(SampleError, match=reason) as caught:
             source.read(np.array([index]))
         assert caught.value.index == index

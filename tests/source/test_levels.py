@@ -235,6 +235,9 @@ def test_files_of_8_bits_beside_deep_ones_stay_as_they_are(tmp_path: Path) -> No
     pil((GRAY >> 8).astype(np.uint8)).save(buffer, "PNG")
     source = files(tmp_path, buffer.getvalue(), png(SCANNED), value_range=(0, 4095))
     assert np.array_equal(served(source), rgb(GRAY >> 8))
+    pixels = rgb((GRAY >> 8).astype(np.uint8))
+    assert np.array_equal(TorchDataset([(pixels, 0)], value_range=(0, 4095))[0][0], pixels)
+    assert np.array_equal(Arrays(pixels[np.newaxis], [0], value_range=(0, 4095))[0][0], pixels)
 
 
 @pytest.mark.parametrize("mode", ["P", "RGBA", "RGBa", "LA", "La"])

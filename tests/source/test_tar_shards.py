@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import re
 import resource
@@ -109,6 +110,7 @@ def test_samples_come_in_the_order_of_shards_and_members(tmp_path: Path) -> None
     assert [source.name(1), source.name(3)] == [f"{first}:b.JPG", f"{second}:x/a.jpg"]
     assert [each.tobytes() for each in source.read(np.array([3, 0, 3]))] == [b"fourth", b"first", b"fourth"]
     assert source.read(np.array([], np.int64)) == []
+    assert source.content()["bytes"] == first.stat().st_size + second.stat().st_size
     assert (source.encoded, source.classes, source.skipped) == (True, None, 0)
 
 
@@ -124,6 +126,7 @@ def test_local_shards_are_read_without_a_copy_and_cannot_be_written(tmp_path: Pa
     [
         ("a-{8..11}.tar", ["a-8.tar", "a-9.tar", "a-10.tar", "a-11.tar"]),
         ("a-{08..11}.tar", ["a-08.tar", "a-09.tar", "a-10.tar", "a-11.tar"]),
+        ("a-{8..010}.tar", ["a-008.tar", "a-009.tar", "a-010.tar"]),
         ("a-{0..10}.tar", [f"a-{number}.tar" for number in range(11)]),
         ("a-{2..0}", ["a-2", "a-1", "a-0"]),
         ("{a,b}/{1..2}", ["a/1", "a/2", "b/1", "b/2"]),
@@ -254,7 +257,7 @@ def test_an_extension_chooses_among_images(tmp_path: Path) -> None:
     shard = write_tar(tmp_path / "pets.tar", [*PETS, ("a.left.png", b"left"), ("b.left.png", b"also left")])
     for ending, expected in (("left.png", [b"left", b"also left"]), ("jpg", [b"first", b"the second"])):
         source, said = left_out(shard, image=ending)
-        assert contents(source) == expected
+        assert contents(source) == contents(left_out(shard, image=ending.upper())[0]) == expected
         assert f"1 sample without an image, which ends in .{ending} (" in said
 
 
@@ -479,6 +482,15 @@ def hard_link(path: Path) -> Path:
     return path
 
 
+def sparse(path: Path) -> Path:
+    """A file of which some zeros are left out."""
+    header = tarfile.TarInfo("a.jpg")
+    header.size, header.pax_headers = 5, {"GNU.sparse.map": "0,2,8,3", "GNU.sparse.size": "11"}
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(header, io.BytesIO(b"image"))
+    return path
+
+
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "gzip": (gzip.compress(tar_bytes(PETS)), {}, "uncompressed.*0.tar is compressed by gzip: decompress it"),
     "bzip2": (bz2.compress(tar_bytes(PETS)), {}, "compressed by bzip2"),
@@ -503,6 +515,9 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "same image in two tar files": (tar_bytes(PETS[:2]) * 2, {}, "one image, but in .* both a.jpg and a.jpg are"),
     "damaged header": (damaged(PETS), {}, r"damaged header after b.JPG|after a.cls, at byte 2048 of 10240"),
     "two images": ([*PETS, ("c.jpg", b"")], {}, "both c.png and c.jpg are"),
+    "zstd": (b"\x28\xb5\x2f\xfd" + bytes(600), {}, "compressed by zstd"),
+    "xz": (lzma.compress(tar_bytes(PETS)), {}, "compressed by xz"),
+    "sparse": (sparse, {"label": len}, "must be plain files, but a.jpg in .*0.tar is a link or sparse: .*dereference"),
     "link": (hard_link, {"label": len}, "must be plain files, but b.jpg in .*0.tar is a link or sparse: .*dereference"),
 }
 
@@ -588,6 +603,14 @@ def test_remote_shards_are_indexed_once_and_read_by_ranges(memory: MemoryFileSys
     assert TarShards("memory://bucket/pets-{0..1}.tar").labels.tolist() == source.labels.tolist()
 
 
+TOLD_OF_FILES = (
+    *("ETag", "etag", "VersionId", "version_id", "generation", "blob_id", "sha", "Content-MD5", "content_md5"),
+    *("md5Hash", "crc32c", "Digest", "content_hash", "checksum", "mtime", "modified", "modify", "LastModified"),
+    *("last_modified", "Last-Modified", "modificationTime", "updated", "created", "ino"),
+)
+"""What filesystems tell of a file, by which another one is told."""
+
+
 def test_a_remote_shard_is_indexed_anew_when_its_filesystem_tells_of_another_or_of_its_size_only(
     memory: MemoryFileSystem, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -608,6 +631,12 @@ def test_a_remote_shard_is_indexed_anew_when_its_filesystem_tells_of_another_or_
         after = TarShards("memory://pets.tar")
         assert after.labels.tolist() == [4, 1, 2]
         assert after.content() != before.content()
+    contents_told = set()
+    for name in TOLD_OF_FILES:
+        for value in "12":
+            told = {name: value}
+            contents_told.add(json.dumps(TarShards("memory://pets.tar").content()))
+    assert len(contents_told) == 2 * len(TOLD_OF_FILES)
     told = {}
     for members, label in ((PETS, 3), (other, 4)):
         memory.pipe("/pets.tar", tar_bytes(members))
@@ -627,6 +656,15 @@ def test_a_batch_of_remote_samples_is_asked_for_at_once(
     memory.pipe({f"/{number}.tar": tar_bytes(PETS) for number in range(3)})
     assert contents(TarShards("memory://{0..2}.tar")) == [b"first", b"the second", b"third"] * 3
     assert asked == [["/0.tar"] * 3 + ["/1.tar"] * 3 + ["/2.tar"] * 3]
+
+
+def test_each_filesystem_is_asked_for_its_own_shards(memory: MemoryFileSystem, tmp_path: Path) -> None:
+    memory.pipe({f"/{number}.tar": tar_bytes(PETS[2 * number : 2 * number + 2]) for number in (0, 2)})
+    write_tar(tmp_path / "1.tar", PETS[2:4])
+    source = TarShards(["memory://0.tar", f"simplecache::file://{tmp_path}/1.tar", "memory://2.tar"])
+    assert [each.tobytes() for each in source.read(np.array([1, 2, 0, 1]))] == [
+        *(b"the second", b"third", b"first", b"the second")
+    ]
 
 
 def test_threads_read_remote_shards_at_once(memory: MemoryFileSystem) -> None:

@@ -311,6 +311,8 @@ def test_a_hugging_face_content_tells_of_tables_in_files_and_in_memory_and_of_na
     assert one.content() != HuggingFaceImages(table(b"two")).content()
     assert one.content()["bytes"] == 5
     assert HuggingFaceImages(table(b"one").select([0, 2])).content()["bytes"] == 0
+    parts = [table(b"one").select(rows) for rows in ([0, 2], [2, 0], range(1), range(2, 3))]
+    assert len({HuggingFaceImages(part).content()["in_memory"] for part in parts}) == len(parts)
     unnamed = table(b"one").select([0])
     unnamed.save_to_disk(tmp_path / "saved")
     (file,) = (tmp_path / "saved").glob("*.arrow")

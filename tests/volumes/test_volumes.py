@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import pickle
 from collections import Counter
@@ -61,7 +62,7 @@ from dalirefurb.errors import ConfigurationError, LoaderError, OutOfMemoryError,
 from dalirefurb.image_batch import pack, unpack
 from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
-from dalirefurb.source.volumes import foreground_of, volume_of
+from dalirefurb.source.volumes import VolumeError, foreground_of, volume_of
 from dalirefurb.store import DeviceStore
 from tests.in_turn import in_turn
 from tests.volumes.reference import batch_of, noise, volumes
@@ -324,6 +325,12 @@ def test_files_of_every_kind_are_read(tmp_path: Path) -> None:
         assert np.array_equal(found, image)
         assert np.array_equal(labelled, mask)
         assert source.name(0) == str(tmp_path / volume)
+    np.savez(tmp_path / "ALONE.NPZ", scan=image)
+    (tmp_path / "ALONE.NPZ.npz").rename(tmp_path / "ALONE.NPZ")
+    assert np.array_equal(Volumes([tmp_path / "ALONE.NPZ"])[0][0], image)
+    np.savez(tmp_path / "b.npz", scan=image, other=mask)
+    with pytest.raises(SampleError, match=r"b\.npz must have an array 'image', or one alone, but has scan, other"):
+        Volumes([tmp_path / "b.npz"])[0]
 
 
 def test_a_zarr_array_is_read(tmp_path: Path) -> None:
@@ -413,6 +420,7 @@ def test_changed_files_are_noticed(tmp_path: Path) -> None:
         ([(1, 2), (3, 4)], [(1, 3), (2, 4)]),
         ([{"number": 1}, {"number": 2}], [{"number": 2}, {"number": 1}]),
         (["a.npy", 1], [1, "a.npy"]),
+        ([{"number": 1}, {"number": 2}], [{"number": 1}, {"other": 2}]),
         (["a", "b", "c", "d"], ["a", "c", "b", "d"]),
         ([["a", "b"], "c"], ["a", ["b", "c"]]),
         (["a.npy", GIVEN[0][0]], [GIVEN[0][0], "a.npy"]),
@@ -439,6 +447,10 @@ def test_other_items_are_another_source(one: Any, other: Any) -> None:
         ({"image": np.zeros((2, 2, 2)), "mask": None}, "lacks 'mask'"),
         (np.zeros((2, 2, 2)), "a mapping of 'image' and 'mask'"),
         ({"image": np.zeros((2, 2, 2)), "mask": np.zeros((2, 2, 3))}, "its mask must have the shape of its image"),
+        (
+            {"image": np.zeros((2, 2, 2, 2)), "mask": np.zeros((2, 2, 2, 2))},
+            "its mask must have the shape of its image",
+        ),
         ({"image": np.zeros((2, 2, 2)), "mask": np.full((2, 2, 2), 0.5)}, "mask must be of whole numbers"),
         ({"image": np.zeros((2, 2, 2)), "mask": np.full((2, 2, 2), np.nan)}, "mask must be of whole numbers .*or NaN"),
         ({"image": np.zeros((2, 2, 2)), "mask": np.full((2, 2, 2), 2**40)}, "mask must be of whole numbers of 32"),
@@ -512,10 +524,50 @@ def test_a_file_of_unknown_kind_and_a_missing_package_are_told(tmp_path: Path, m
     (tmp_path / "a.mha").write_bytes(b"x")
     with pytest.raises(SampleError, match=r"load="):
         Volumes([tmp_path / "a.mha"])[0]
-    monkeypatch.setitem(__import__("sys").modules, "nibabel", None)
+    for package in ("nibabel", "zarr"):
+        monkeypatch.setitem(__import__("sys").modules, package, None)
     (tmp_path / "a.nii").write_bytes(b"x")
     with pytest.raises(SampleError, match=r"pip install nibabel"):
         Volumes([tmp_path / "a.nii"])[0]
+    with pytest.raises(SampleError, match=r"a\.zarr needs zarr: pip install zarr"):
+        Volumes([tmp_path / "a.zarr"])[0]
+
+
+def test_values_take_a_type_that_has_them_all() -> None:
+    for values, dtype in (
+        ([False, True], "uint8"),
+        (np.array([-3, 9], ">i2"), "int16"),
+        ([-1, 255], "int16"),
+        ([0, 65535], "uint16"),
+        ([0.5, np.inf], "float32"),
+        ([-1e300, 1e300], None),
+        ([0, 65536], None),
+    ):
+        if dtype is None:
+            with pytest.raises(VolumeError, match=r"its image must be of .* such as image\.astype"):
+                volume_of(np.array(values)[None, None])
+            continue
+        image = volume_of(np.array(values)[None, None])["image"]
+        assert (image.dtype, image.ravel().tolist()) == (np.dtype(dtype), np.array(values).tolist())
+
+
+def test_other_masks_are_another_source_with_other_contents(tmp_path: Path) -> None:
+    mask = np.ones((2, 2, 2), np.uint8)
+    for name in ("a.npy", "b.npy"):
+        np.save(tmp_path / name, mask)
+    given: list[Any] = [mask, 2 * mask, tmp_path / "a.npy", tmp_path / "b.npy"]
+    sources = [Volumes([np.zeros((2, 2, 2))], [each]) for each in given]
+    assert len({json.dumps(source.fingerprint()) for source in sources[:3]}) == 3
+    assert len({json.dumps(source.content()) for source in sources}) == 4
+    both = [Volumes([GIVEN[0][0]] * 2, [tmp_path / "a.npy", tmp_path / name]) for name in ("a.npy", "b.npy")]
+    assert both[0].fingerprint() != both[1].fingerprint()
+
+
+def test_what_load_makes_of_the_first_and_the_last_is_part_of_the_fingerprint() -> None:
+    prints = [
+        Volumes(range(5), load=lambda item, other=other: GIVEN[item == other][0]).fingerprint() for other in (0, 2, 4)
+    ]
+    assert len({json.dumps(each) for each in prints}) == 3
 
 
 def test_packed_arrays_are_what_they_were() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gzip
 import http.client
 import io
 import json
@@ -44,7 +45,7 @@ from dalirefurb.errors import (
 )
 from dalirefurb.planning.planner import Planner
 from dalirefurb.source import Source, TarShards, TorchDataset
-from dalirefurb.source.storage import Patience, is_outage
+from dalirefurb.source.storage import Patience, is_outage, is_page
 from tests.bad_files import Batches, assert_same, spoil
 from tests.faults import limited
 from tests.in_turn import in_turn
@@ -321,6 +322,14 @@ def raised_by_pillow(content: bytes) -> Exception:
     raise AssertionError
 
 
+def raised_by_gzip(content: bytes) -> Exception:
+    try:
+        gzip.decompress(content)
+    except OSError as error:
+        return error
+    raise AssertionError
+
+
 OUTAGES: list[Exception] = [
     OSError("it cannot be read"),
     OSError(errno.EIO, "Input/output error"),
@@ -351,9 +360,11 @@ OF_SAMPLES: list[Exception] = [
     FileNotFoundError("bucket/gone.jpg"),
     FileNotFoundError(errno.ENOENT, "No such file", os.path.relpath(f"{Path(__file__).parent}/gone.jpg")),
     OwnClientError(404),
+    OwnClientError(410),
     urllib.error.HTTPError("http://host/a", 404, "Not Found", http.client.HTTPMessage(), None),
     raised_by_pillow(b"no image"),
     raised_by_pillow(jpeg(picture(0, height=40, width=48))[:-200]),
+    raised_by_gzip(b"no archive"),
     caused(RuntimeError("cannot load"), ValueError("bad header")),
 ]
 
@@ -361,6 +372,33 @@ OF_SAMPLES: list[Exception] = [
 @pytest.mark.parametrize("error", OUTAGES, ids=lambda error: type(error).__name__)
 def test_what_comes_of_files_and_networks_is_an_outage(error: Exception) -> None:
     assert is_outage(error)
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["aiohttp", "asyncio", "azure", "botocore", "concurrent", "fsspec", "http", "httpcore", "httpx", "urllib3"],
+)
+def test_what_a_package_of_networks_raises_is_an_outage(package: str) -> None:
+    assert is_outage(type("Error", (Exception,), {"__module__": f"{package}.of.it"})())
+    assert not is_outage(type("Error", (Exception,), {"__module__": f"its.{package}"})())
+
+
+def test_pauses_grow_to_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    patience, failing, pauses = Patience(1000), iter([OSError("away")] * 9), []
+    monkeypatch.setattr(patience.closed, "wait", lambda seconds: pauses.append(seconds) or False)
+
+    def read() -> int:
+        if error := next(failing, None):
+            raise error
+        return 7
+
+    assert patience.of(read, "a.jpg") == 7
+    assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5])
+
+
+def test_what_begins_as_a_page_and_is_none_is_no_page() -> None:
+    assert all(map(is_page, (b"<html>", b"\n\n <!DOCTYPE html>", b' {"error": 1}')))
+    assert not any(map(is_page, (b"", b"\n\xff\xd8", b" text", b"\xff\xd8<", b"[1]", b"\n" * 64 + b"<")))
 
 
 @pytest.mark.parametrize("error", OF_SAMPLES, ids=lambda error: type(error).__name__)

@@ -50,6 +50,9 @@ MASKED: dict[str, Callable[[list[Path]], Source]] = {
     "an array": lambda _: TorchDataset(items(*MASKS)),
     "with a channel behind": lambda _: TorchDataset(items(*MASKS[..., np.newaxis])),
     "with a channel before": lambda _: TorchDataset(tensor_pairs(torch.zeros(1, HEIGHT, WIDTH))),
+    "of an upright picture": lambda _: TorchDataset(
+        Items([(PICTURES[0].transpose(1, 0, 2), mask.T) for mask in MASKS])
+    ),
     "of another picture's direction": lambda _: TorchDataset(items(*MASKS.transpose(0, 2, 1))),
     "of an encoded image": lambda paths: TorchDataset(Items([(path.read_bytes(), MASKS[0]) for path in paths])),
     "nested lists": lambda _: TorchDataset(items(*MASKS.tolist()), labels=MASKS.tolist()),

@@ -400,6 +400,10 @@ def test_a_fingerprint_changes_with_the_names_the_labels_and_their_order(tmp_pat
         FileList(paths, [[0], [1]]),
         FileList(paths[::-1], [0, 1]),
         FileList(["a/1.jpg", "b/3.jpg"], [0, 1]),
+        FileList(["c1/1.jpg", "c2/1.jpg"], [0, 1]),
+        FileList(["d1/1.jpg", "d2/1.jpg"], [0, 1]),
+        FileList(["a/1.jpg", "b/2.jpg", "a/3.jpg"], [0, 1, 2]),
+        FileList(["b/1.jpg", "a/2.jpg", "b/3.jpg"], [0, 1, 2]),
     ]
     assert len({json.dumps(source.fingerprint()) for source in sources}) == len(sources)
 

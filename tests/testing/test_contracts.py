@@ -6,7 +6,7 @@ import copy
 import importlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from dalirefurb import MemoryStore, Refurbish
+from dalirefurb import MemoryStore, Refurbish, Standard
 from dalirefurb.augment import Parameter, Stage
 from dalirefurb.image_batch import Images
 from dalirefurb.planning import DerivedPlanner
@@ -92,6 +92,104 @@ def test_a_store_that_holds_less_than_it_says_is_found() -> None:
 def test_a_store_that_takes_what_it_has_no_slots_for_is_found(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="a store without slots must hold nothing"):
         contract_of(Boasting).test_without_slots_everything_is_declined(tmp_path)
+
+
+class Stubborn(MemoryStore):
+    """Evicts nothing."""
+
+    def evict(self, indices: Any, versions: Any = None) -> None:
+        return
+
+
+class Shy(MemoryStore):
+    """Says that what it held already it does not hold."""
+
+    def put(self, indices: Any, versions: Any, samples: Any) -> Any:
+        with self.get(indices, versions) as lease:
+            there = lease.found.copy()
+        return super().put(indices, versions, samples) & ~there
+
+
+class Lazy(MemoryStore):
+    """Holds nothing though there is room."""
+
+    def put(self, indices: Any, versions: Any, samples: Any) -> Any:
+        return np.zeros(len(indices), np.bool_)
+
+
+class Modest(MemoryStore):
+    """Takes more than it says."""
+
+    @property
+    def nbytes(self) -> int:
+        return 59
+
+
+class Miscounting(MemoryStore):
+    def __len__(self) -> int:
+        return super().__len__() + 1
+
+
+class Blind(MemoryStore):
+    """Lends nothing."""
+
+    def get(self, indices: Any, versions: Any) -> Any:
+        return super().get(indices, versions + 99)
+
+
+class Careworn(MemoryStore):
+    """Lends what can be written to."""
+
+    def get(self, indices: Any, versions: Any) -> Any:
+        lease = super().get(indices, versions)
+        lease.images = Images([sample.copy() for sample in lease.images])
+        return lease
+
+
+class Wasteful(MemoryStore):
+    """Forgets what is wanted, too."""
+
+    def retain(self, indices: Any, versions: Any) -> None:
+        super().retain(indices[:0], versions[:0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Stubborn, r"held\(\) must name \[\(1, 0\)\], got \[\(0, 0\), \(1, 0\)\]"),
+        (Shy, r"put must answer True for \(1, 0\), which is held already"),
+        (Lazy, r"put must hold \(0, 0\), since only 0 of 5 slots are taken"),
+        (Modest, "60 bytes are taken, but nbytes says 59"),
+        (Miscounting, "len must count the 1 versions held, got 2"),
+        (Blind, r"of \[\(1, 0\)\] get must find \[True\], got \[False\]"),
+        (Careworn, "lent samples must be read-only"),
+        (Wasteful, r"held\(\) must name \[\(1, 0\)\], got \[\]"),
+    ],
+)
+def test_a_store_that_is_no_dictionary_is_found(kind: type[MemoryStore], message: str) -> None:
+    machine = StoreMachine(lambda folder: kind(), contract_of(kind).spec(), "nothing")
+
+    def see() -> None:
+        machine.it_holds_what_the_dictionary_holds()
+        machine.every_lease_shows_the_pixels_it_was_given()
+
+    def use() -> None:
+        machine.put([(0, 0)], [1] * 5)
+        see()
+        machine.put([(1, 0)], [1] * 5)
+        machine.evict([0])
+        see()
+        machine.put([(1, 0)], [1] * 5)
+        machine.get([(1, 0)])
+        see()
+        machine.retain([(1, 0), (2, 0)])
+        see()
+
+    try:
+        with pytest.raises(AssertionError, match=message):
+            use()
+    finally:
+        machine.teardown()
 
 
 @pytest.mark.parametrize("opened", [Absent], indirect=True)
@@ -228,9 +326,103 @@ class Nameless(Altered):
         return {"planner": type(self).__name__}
 
 
+def altering(change: Callable[[Any], dict[str, Any]]) -> type[Altered]:
+    """Return planners whose plans are changed so."""
+
+    class Changed(Altered):
+        def plan(self, epoch: int, batch: int) -> Any:
+            plan = super().plan(epoch, batch)
+            return replace(plan, **change(plan)).read_only()
+
+    return Changed
+
+
+@dataclass(frozen=True)
+class Hoarding(Altered):
+    """Has a slot for each sample, and frees none."""
+
+    @property
+    def shard_slots(self) -> tuple[int, ...]:
+        return (self.num_samples,)
+
+    def plan(self, epoch: int, batch: int) -> Any:
+        plan = super().plan(epoch, batch)
+        return replace(plan, evict=plan.evict[:0].copy()).read_only()
+
+
+@dataclass(frozen=True)
+class Sentimental(Hoarding):
+    """Keeps what it serves in an epoch, and does not ask for it again."""
+
+    def plan(self, epoch: int, batch: int) -> Any:
+        plan = super().plan(epoch, batch)
+        return replace(plan, keep=plan.keep | (epoch == 7)).read_only()
+
+
+@dataclass(frozen=True)
+class Unwanting(Altered):
+    """Wants nothing that a store has."""
+
+    def wanted(self, epoch: int, batch: int, indices: Any, versions: Any) -> Any:
+        return np.zeros(len(indices), np.bool_)
+
+
+@dataclass(frozen=True)
+class Long(Altered):
+    """Says that an epoch has more rows than it has."""
+
+    rows_per_epoch: ClassVar[int] = 99  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Slotless(Altered):
+    @property
+    def shard_slots(self) -> tuple[int, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class Undivided(Altered):
+    """Has every rank serve all."""
+
+    def for_rank(self, *, rank: int, world_size: int) -> Any:
+        return self
+
+
+FORM = "batches_have_the_shapes_types_and_limits_of_a_plan"
+CARRIED = "carrying_plans_out_every_hit_is_at_hand_within_the_slots_and_nothing_is_stored_in_vain"
+
+
+@pytest.mark.parametrize(
+    ("change", "test", "message"),
+    [
+        (lambda plan: {"version": plan.version.astype(np.int32)}, FORM, "version must be int64, got int32"),
+        (lambda plan: {"miss": plan.miss.astype(np.uint8)}, FORM, "miss must be bool, got uint8"),
+        (lambda plan: {"keep": plan.keep[1:].copy()}, FORM, r"keep must have shape \(\d,\), got"),
+        (lambda plan: {"evict": np.repeat(plan.indices[:1], 2)}, FORM, "evict must name a sample once"),
+        (lambda plan: {"evict": np.array([99])}, FORM, r"samples must be in 0\.\.\d+, got \[99\]"),
+        (lambda plan: {"indices": plan.indices + 99}, FORM, r"samples must be in 0\.\.\d+, got \["),
+        (lambda plan: {"version": plan.version - 1}, FORM, "versions and servings must be at least 0"),
+        (lambda plan: {"serving": plan.serving - 1}, FORM, "versions and servings must be at least 0"),
+        (lambda plan: {"miss": np.zeros_like(plan.miss)}, CARRIED, "of epoch 0 is a hit, but nobody holds it"),
+        (lambda plan: {"evict": np.arange(12)}, CARRIED, "is evicted, but was neither stored nor computed"),
+    ],
+)
+def test_plans_that_break_a_promise_are_found(change: Any, test: str, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        getattr(planner_contract_of(altering(change)), f"test_{test}")()
+
+
 @pytest.mark.parametrize(
     ("kind", "test", "message"),
     [
+        (Hoarding, CARRIED, "is to be kept, but 0 is still in its slot"),
+        (Sentimental, CARRIED, "stay stored, but are not asked for any more"),
+        (Slotless, CARRIED, "shard_slots must have a number for each shard"),
+        (Long, FORM, r"rows_per_epoch must be \d+, got 99"),
+        (Unwanting, "what_is_wanted_after_a_jump_is_what_will_be_served", "on is wanted"),
+        (Stingy, "after_a_jump_no_version_is_computed_twice_for_want_of_slots", "is computed twice"),
+        (Undivided, "ranks_together_plan_what_one_process_would_and_each_its_own_shards", "ranks need"),
         (Backwards, "any_batch_is_planned_alone_as_in_its_epoch", "must be as in its epoch"),
         (Greedy, "what_is_wanted_after_a_jump_is_what_will_be_served", "on is wanted"),
         (Unvaried, "no_serving_of_a_sample_comes_twice", "come twice"),
@@ -283,8 +475,14 @@ def planner_contract_of(kind: type[Altered]) -> PlannerContract:
         examples = 5
 
         def planners(self) -> Any:
-            sizes = {"batch_size": st.just(4), "reuse_factor": st.just(2), "shards": st.just(1 + (kind is Shared))}
-            inner = st.builds(Refurbish, st.integers(12, 20), **sizes)
+            sizes = {
+                "batch_size": st.just(4),
+                "reuse_factor": st.just(2),
+                "shards": st.just(1 + (kind in (Shared, Undivided))),
+            }
+            if kind is Sentimental:
+                del sizes["reuse_factor"]
+            inner = st.builds(Standard if kind is Sentimental else Refurbish, st.integers(12, 20), **sizes)
             return st.builds(kind, inner)
 
     return Contract()

@@ -1,3 +1,4 @@
+import base64
 import json
 import threading
 from dataclasses import replace
@@ -9,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
-from dalirefurb.errors import ConfigurationError
-from dalirefurb.planning.assistant import Assistant
+from dalirefurb.errors import ConfigurationError, StateMismatchError
+from dalirefurb.planning.assistant import Assistant, _unpacked
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.refurbish import Refurbish, Standard
@@ -300,7 +301,7 @@ def test_executing_the_plans_never_exceeds_the_peak_and_every_planned_hit_is_sto
         assert len(plan.indices) == planner.batch_size
         replay.carry_out(plan)
         hits, misses = hits + int((~plan.miss).sum()), misses + int(plan.miss.sum())
-    assert replay.peak <= planner.peak_slots
+    assert replay.peak <= planner.peak_slots <= planner.num_samples
     if planner == SHORT:
         assert hits > 0.1 * misses
     report = assistant.report()
@@ -431,6 +432,47 @@ def test_an_assistant_restored_at_any_batch_plans_the_same_but_for_misses(planne
         assistant.serve()
         if not observed_late:
             assistant.observe(losses_of(plan.indices, number))
+
+
+def packed(values, dtype):
+    return base64.b64encode(np.array(values, dtype).tobytes()).decode()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"row": 24},
+        {"epoch": -1},
+        {"candidates": -1},
+        {"observed": 10},
+        {"served": 8},
+        {"threshold": -0.1},
+        {"threshold": float("nan")},
+        {"threshold": 1e99},
+        {"accuracy": True},
+        {"weights": packed([np.inf] * 193, "<f8")},
+        {"weights": packed([0] * 192, "<f8")},
+        {"indices": packed([23] * 12, "<i4")},
+        {"indices": packed([-1] * 12, "<i4")},
+        {"indices": packed([1] * 8, "<i4")},
+        {"indices": packed([1] * 40, "<i4")},
+        {"losses": packed([np.nan] * 12, "<f4")},
+        {"losses": packed([1] * 8, "<f4")},
+        {"losses": packed([1] * 40, "<f4")},
+    ],
+    ids=str,
+)
+def test_a_state_that_cannot_be_is_refused_and_changes_nothing(change):
+    """After nine batches of 4 rows, of which the last three still act, in epochs of 23 samples."""
+    assistant = new_assistant(SHORT)
+    serve(assistant, 9)
+    before = assistant.state()
+    assert (before["served"], before["observed"], len(_unpacked(before["losses"], "<f4"))) == (9, 9, 12)
+    with pytest.raises(StateMismatchError, match="must be what state_dict returned, but it is damaged"):
+        assistant.restore({**before, **change})
+    assert assistant.state() == before
+    assistant.restore(before)
+    assert assistant.state() == before
 
 
 def test_a_state_is_json_below_64_kb_at_4096_rows_of_lag():

@@ -319,6 +319,8 @@ def test_echoing_needs_no_slot_where_nothing_is_repeated_or_reused():
         (BatchEcho(Standard(60, batch_size=3), echoing_factor=2, buffer_size=5), 15),
         (BatchEcho(Refurbish(60, batch_size=3, reuse_factor=2), echoing_factor=1, buffer_size=5), 30 + 4 * 3),
         (BatchEcho(Standard(60, batch_size=3), echoing_factor=2, buffer_size=99), 60),
+        (BatchEcho(Standard(60, batch_size=6, shards=2), echoing_factor=2), 6),
+        (BatchEcho(Standard(60, batch_size=6, shards=2), echoing_factor=2, buffer_size=3), 18),
     ],
 )
 def test_the_peak_is_not_exceeded_and_nearly_reached(planner, peak):

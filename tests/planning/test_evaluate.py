@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dalirefurb import AutoAssist, Echo, Evaluate
+from dalirefurb import AutoAssist, Echo, Evaluate, Standard
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning import BatchEcho
 from dalirefurb.planning.batch_plan import BatchPlan
@@ -167,6 +167,13 @@ def test_in_one_process_the_whole_is_the_part() -> None:
 def test_what_cannot_be_evaluated_is_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Evaluate(10, **{"batch_size": 4, **settings})  # type: ignore[arg-type]
+
+
+def test_an_assistant_chooses_among_what_any_number_of_ranks_evaluates() -> None:
+    planner = AutoAssist(Evaluate(13, batch_size=4), lag=2)
+    assert planner.any_world_size
+    assert [planner.for_rank(rank=rank, world_size=3).num_samples for rank in range(3)] == [13] * 3
+    assert not AutoAssist(Standard(13, batch_size=4), lag=2).any_world_size
 
 
 def test_rows_of_padding_are_neither_echoed_nor_chosen_from() -> None:

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning import AutoAssist, Frozen, Refurbish, Standard
+from dalirefurb.planning.refurbish import ReferenceCount
 from dalirefurb.planning.views import Views
 from dalirefurb.testing import PlannerContract
+from dalirefurb.testing.plans import Replay, pairs
 from tests.planners import FEWER, refurbishing
 
 WAITING = ({}, {"drop_last": True}, {"shards": 5})
@@ -76,12 +78,49 @@ def test_samples_that_wait_in_two_epochs_on_end_hit_what_is_stored_and_nothing_e
     assert twice > 0
 
 
+@pytest.mark.parametrize(("samples", "views"), [(5, 2), (5, 3), (7, 2)])
+def test_a_version_that_ends_while_its_sample_waits_twice_is_not_wanted(samples, views):
+    planner = Views(Refurbish(samples, batch_size=samples // 2 + 1, reuse_factor=3, drop_last=True), views=views)
+    served = [{pair for plan in planner.epoch(epoch) for pair in pairs(plan)} for epoch in range(16)]
+    for epoch in range(8):
+        held = sorted(set().union(*served[: epoch + 1]))
+        found = planner.wanted(epoch, 0, *np.array(held).T).tolist()
+        coming = set().union(*served[epoch:])
+        assert [pair for pair, wanted in zip(held, found, strict=True) if wanted] == sorted(coming.intersection(held))
+
+
+def test_views_whose_versions_all_end_together_have_slots_for_all():
+    planner = Views(Refurbish(10, batch_size=5, reuse_factor=3, evict_shuffler=ReferenceCount()), views=2)
+    replay = Replay()
+    for epoch in range(9):
+        for plan in planner.epoch(epoch):
+            replay.carry_out(plan)
+    assert replay.peak == planner.peak_slots == 20
+
+
 @pytest.mark.parametrize("waiting", WAITING)
 def test_at_reuse_factor_2_no_two_versions_are_served_together_twice(waiting):
     planner = Views(Refurbish(23, batch_size=10, reuse_factor=2, seed=1, **waiting), views=2)
     for served in pairs_of(planner, range(12)).values():
         pairs = [pair for _, pair in served]
         assert len({*pairs}) == len(pairs)
+
+
+@pytest.mark.parametrize(
+    ("inner", "even"),
+    [
+        (Standard(23, batch_size=10), True),
+        (Refurbish(20, batch_size=5, reuse_factor=2), True),
+        (Refurbish(23, batch_size=10, reuse_factor=2, drop_last=True), False),
+        (Refurbish(23, batch_size=10, reuse_factor=2, shards=2), False),
+        (Refurbish(20, batch_size=5, reuse_factor=3), False),
+    ],
+)
+def test_it_says_whether_batches_miss_equally(inner, even):
+    planner = Views(inner, views=2)
+    assert planner.reuse.even == even
+    misses = [plan.miss.mean() for epoch in range(2, 20) for plan in planner.epoch(epoch)]
+    assert not even or max(misses) == min(misses)  # Where it is told, training waits for no batch longer.
 
 
 def test_at_reuse_factor_2_a_view_is_born_in_each_epoch():

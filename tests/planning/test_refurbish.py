@@ -1,5 +1,6 @@
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -313,6 +314,7 @@ def test_which_share_of_rows_misses_and_whether_batches_do_equally_is_told_witho
     misses = [int(plan.miss.sum()) for epoch in range(3, 6) for plan in planner.epoch(epoch)]
     assert sum(misses) == round(3 * 60 * planner.reuse.misses)
     assert planner.reuse.even == (max(misses) - min(misses) <= 1)
+    assert replace(planner, num_samples=61, coverage=0.5).reuse.coverage == 30 / 61  # as many as there can be
 
 
 def test_slots_in_use_stay_constant_within_an_epoch():

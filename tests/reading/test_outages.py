@@ -13,7 +13,7 @@ import os
 import threading
 import urllib.error
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice, product
 from pathlib import Path
@@ -44,6 +44,7 @@ from dalirefurb.errors import (
     StateMismatchError,
 )
 from dalirefurb.planning.planner import Planner
+from dalirefurb.reading.reader import Reader
 from dalirefurb.source import Source, TarShards, TorchDataset
 from dalirefurb.source.storage import Patience, is_outage, is_page
 from tests.bad_files import Batches, assert_same, spoil
@@ -512,6 +513,18 @@ def test_a_page_where_an_image_was_is_no_bad_sample(page: bytes, heard: Heard) -
         assert_same(wanted, found)
         assert loader.bad_samples() == []
     assert heard.count("a page came where an image was") == 1
+
+
+def test_a_page_where_no_image_was_is_a_bad_sample() -> None:
+    class Pages(Faulty):
+        def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+            return [
+                np.frombuffer(b"<html>there is none" if index == 5 else FILES[index], np.uint8) for index in indices
+            ]
+
+    reader = Reader(Pages(OSError, set()), max_batch_size=4, num_threads=1, retry_s=0)
+    with closing(reader), pytest.raises(SampleError, match=r"sample 5 .*not an image that can be decoded"):
+        reader.sizes(np.arange(8))
 
 
 def test_a_file_that_became_a_page_is_bad(source: ImageFolder) -> None:

@@ -194,6 +194,11 @@ def animated_png() -> bytes:
     return encode(frames[0], "PNG", save_all=True, default_image=True, append_images=frames[1:])
 
 
+def twice(content: bytes, chunk: int) -> bytes:
+    """Repeat the chunk of so many bytes that comes behind the header of a PNG."""
+    return content[: 33 + chunk] + content[33:]
+
+
 PILLOWS: dict[str, Callable[[], bytes]] = {
     **{
         f"JPEG with EXIF data of {first}, then {second}": lambda first=first, second=second: annotated(
@@ -237,6 +242,8 @@ PILLOWS: dict[str, Callable[[], bytes]] = {
     "PNG with XMP": lambda: png_with(b"iTXt", b'XML:com.adobe.xmp\0\0\0\0\0<a tiff:Orientation="8"/>'),
     "PNG that is animated": animated_png,
     "PNG with a chunk that nobody knows": lambda: png_with(b"abCd", b"what"),
+    "PNG of two transparent colours": lambda: twice(png_with(b"tRNS", bytes(6)), 18),
+    "PNG with two palettes": lambda: twice(png_with(b"PLTE", bytes(3)), 15),
     "PNG with something behind it and no end": lambda: written("PNG")[:-12] + b"\0\0\0\0ABCD\0\0\0\0" + b"IEND",
     "WebP with EXIF data": lambda: written("WEBP", exif=exif(6)),
     "WebP with EXIF data of type LONG": lambda: webp_with(b"EXIF" + struct.pack("<I", 26) + entries((274, 4, 1, 6))),
@@ -295,6 +302,13 @@ def test_a_size_that_dali_is_told_is_the_one_that_pillow_shows(format_: str) -> 
         assert verdict.header is not None
         assert verdict.header[:2] == (wanted[::-1] if orientation in (5, 6, 7, 8) else wanted), number
     assert given > {"JPEG": 20, "EXIF": 20, "WebP": 5, "PNG": 5}.get(format_, -1)
+
+
+def test_a_lossless_webp_of_another_version_is_not_dalis() -> None:
+    content = bytearray(written("WEBP", lossless=True))
+    assert verdict_of(bytes(content)).decoder == "dali"
+    content[24] |= 0x20
+    assert verdict_of(bytes(content)).decoder is None
 
 
 # Why not

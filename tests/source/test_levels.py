@@ -209,6 +209,24 @@ def test_colours_take_a_range_too(tmp_path: Path) -> None:
         files(tmp_path, tiff(COLOURS), value_range=(0, 4095))[0]
 
 
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_deep_colours_of_a_jpeg_2000_are_the_nearest_levels(mode: str, tmp_path: Path) -> None:
+    """Of 12 bits, as which its header tells colours of 8: they are as far above the middle of what there is."""
+    colours, buffer = (COLOURS >> 8).astype(np.uint8), io.BytesIO()
+    Image.fromarray(colours).convert(mode).save(buffer, "JPEG2000", irreversible=False, no_jp2=True, num_resolutions=1)
+    content = bytearray(buffer.getvalue())
+    for component in range(len(mode)):
+        content[42 + 3 * component] = 12 - 1
+    source = files(tmp_path, bytes(content))
+    assert np.array_equal(source[0][0], nearest(colours.astype(int) - 128 + 2048, 4095))
+
+
+def test_gray_and_alpha_of_a_jpeg_2000_of_8_bits_is_shown(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.new("LA", (WIDTH, HEIGHT), (100, 30)).save(buffer, "JPEG2000")
+    assert (files(tmp_path, buffer.getvalue())[0][0] == 100).all()
+
+
 def test_numbers_below_0_are_dark_ones_of_their_range() -> None:
     """As those of computed tomography, in Hounsfield units."""
     values = np.array([[[-2000, -1024, 0, 1023, 3000]]], np.int16)

@@ -130,6 +130,17 @@ def test_a_share_drawn_in_one_way_depends_on_nothing_else():
     assert 10 < np.isclose(alone, both).sum() < 45
 
 
+def test_with_both_a_step_mixes_as_one_of_them_does_alone_by_its_own_alpha():
+    images, labels = unmixed()
+    alphas, alone = {"mixup": 0.2, "cutmix": 3.0}, []
+    for step in range(20):
+        both = Mix(CLASSES, **alphas)(images, labels, step=step)
+        each = [Mix(CLASSES, **{name: alpha})(images, labels, step=step) for name, alpha in alphas.items()]
+        alone.append([all(map(torch.equal, both, one)) for one in each])
+    assert np.array(alone).any(axis=1).all()
+    assert np.array(alone).any(axis=0).all()
+
+
 def test_without_alphas_images_are_served_as_they_are():
     images, labels = unmixed()
     same, targets = Mix(CLASSES)(images, labels, step=0)
@@ -146,6 +157,8 @@ def test_label_smoothing_is_that_of_the_loss(alphas):
     loss = torch.nn.functional.cross_entropy
     assert loss(logits, smooth).item() == pytest.approx(loss(logits, hard, label_smoothing=0.1).item())
     assert torch.allclose(smooth.sum(dim=1), torch.ones(CLASSES))
+    _, smoothest = Mix(CLASSES, **alphas, label_smoothing=1)(images, labels, step=2)
+    assert torch.allclose(smoothest, torch.full((CLASSES, CLASSES), 1 / CLASSES))
 
 
 def test_targets_that_are_soft_already_are_mixed_alike():
@@ -218,6 +231,7 @@ IMAGES, LABELS = torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.int64)
         (lambda: Mix(9)(IMAGES, torch.zeros(4, 8), step=0), "got torch.float32 of shape (4, 8)"),
         (lambda: Mix(9)(IMAGES, LABELS + 9, step=0), "labels must be classes in 0..8, got 9..9"),
         (lambda: Mix(9)(IMAGES, LABELS - 1, step=0), "classes in 0..8, got -1..-1: leave samples without a class out"),
+        (lambda: Mix(9)(IMAGES, torch.arange(-1, 3), step=0), "got -1..2: leave samples without a class"),
         (lambda: Mix(9)((IMAGES, IMAGES), LABELS, step=0), "must be a tensor, got 'tuple': mix each view by itself"),
         (lambda: Mix(9)(IMAGES, LABELS[:, None].int(), step=0), "torch.int32 of shape (4, 1): pass labels.flatten()"),
         (lambda: Mix(9)(IMAGES, LABELS.float(), step=0), "torch.float32 of shape (4,): pass classes as integers"),

@@ -14,8 +14,18 @@ import numpy as np
 import pytest
 import torch
 
-from dalirefurb import Arrays, Loader, MemoryStore, Prefetch, Recipe, Refurbish, TieredStore, rand_augment
-from dalirefurb.augment import Custom, Mosaic
+from dalirefurb import (
+    Arrays,
+    Loader,
+    MemoryStore,
+    Output,
+    Prefetch,
+    Recipe,
+    Refurbish,
+    TieredStore,
+    rand_augment,
+)
+from dalirefurb.augment import CenterCrop, CopyPaste, Custom, Mosaic, RandomCrop3D, Resize, VolumeOutput
 from dalirefurb.engine import backend_factory, memory
 from dalirefurb.engine.configuration import Configuration
 from dalirefurb.engine.finals import _laid_out
@@ -30,7 +40,7 @@ from dalirefurb.store.base import Taken
 from dalirefurb.store.device import memory as device_memory
 from dalirefurb.system import resources
 from dalirefurb.system.resources import budget_bytes
-from dalirefurb.targets import InstanceMasks
+from dalirefurb.targets import InstanceMasks, Masks
 from tests.ordered_device import OrderedDevice
 from tests.store.device_scenes import planned
 
@@ -59,6 +69,8 @@ def account(
     serves: str = "final",
     spec: StoreSpec | None = SPEC,
     store: Store | None = None,
+    views: tuple[Recipe, ...] = (),
+    sample_bytes: int | None = None,
 ) -> Account:
     labels = np.zeros(NUM_SAMPLES)
     given = {"image_shape": shape, "name": lambda _: "nowhere", "labels": labels, "annotations": None, "planes": planes}
@@ -69,12 +81,13 @@ def account(
         kernels=kernels,
         pin_memory=pin_memory,
         serves=serves,
-        views=(),
-        finished_together=False,
+        views=views,
+        finished_together=len(views) > 0,
     )
     configuration.apart = lambda _: apart
     way = Configuration.way(configuration, PLANNER)
-    return Account(configuration, ROWS, devices, way, spec, Taken() if store is None else store.takes(SPEC))
+    taken = Taken() if store is None else store.takes(SPEC)
+    return Account(configuration, ROWS, devices, way, spec, taken, sample_bytes)
 
 
 def counted(devices: Devices, *, apart: bool = True, given: dict[str, Any] | None = None, **options: Any) -> Needs:
@@ -102,9 +115,12 @@ def test_what_a_sample_takes_is_what_its_arrays_take(tmp_path: Path) -> None:
     varying, stored = rand_augment(SIZE).at(1), replace(SPEC, slot_shape=None, arena_bytes=NUM_SAMPLES * 1234)
     of_files = account(CPU, recipe=varying, shape=None, spec=stored).row_bytes
     assert of_files == (memory.FILE_BYTES, memory.COMPRESSION * memory.FILE_BYTES, 1234, 4 * image)
-    (tmp_path / "a").write_bytes(bytes(5000))
-    file = str(tmp_path / "a")
-    files = SimpleNamespace(image_shape=None, name=lambda _: file, labels=np.zeros(9), annotations=None)
+    grey, half = RECIPE.with_output(channels=1), RECIPE.with_output(dtype="float16")
+    assert account(CPU, recipe=grey, views=(half,)).row_bytes[3] == 4 * image // 3 + 2 * image
+    for name, nbytes in (("large", 9000), ("small", 1000)):
+        (tmp_path / name).write_bytes(bytes(nbytes))
+    names = [str(tmp_path / "large")] * 64 + [str(tmp_path / "small")] * 64
+    files = SimpleNamespace(image_shape=None, name=names.__getitem__, labels=np.zeros(128), annotations=None)
     assert account(CPU, recipe=varying, source=files, spec=None).row_bytes[:3] == (5000, 30_000, 30_000)
 
 
@@ -160,6 +176,70 @@ def test_what_kernels_leave_to_dali_is_counted() -> None:
     assert account(CPU, recipe=mixed, kernels="numba").row_bytes[3] == FINAL // ROWS
 
 
+def test_a_volume_takes_labels_of_voxels_beside_its_values() -> None:
+    recipe = Recipe([RandomCrop3D((8, 9, 10))], VolumeOutput((8, 9, 10), dtype="float16", channels=2), 1)
+    voxels = 8 * 9 * 10
+    assert account(CPU, recipe=recipe, shape=None, spec=None, sample_bytes=12345, kernels="numba").row_bytes == (
+        12345,
+        12345,
+        12345,
+        2 * 2 * voxels + 8 * voxels,
+    )
+
+
+def test_samples_as_they_were_read_are_counted_from_where_they_are_read_to_where_they_are_let_go() -> None:
+    """With split 0 a group has its samples until it is stored."""
+    name, given = "samples as they were read", {"replicas": 1, "look_ahead": 3}
+    file = ROWS * memory.FILE_BYTES
+    assert counted(CPU, given=given)[HOST][name] == (2 + 2 + 1) * READ
+    encoded = rand_augment(SIZE)
+    assert counted(CPU, given=given, recipe=encoded)[HOST][name] == (2 + 2 + 1) * file
+    assert counted(CPU, given=given, recipe=encoded.at(0), apart=False)[HOST][name] == (2 + 3 + 2 + 2) * file
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_each_thread_and_each_pipeline_that_decodes_is_counted(replicas: int) -> None:
+    given, encoded = {"replicas": replicas, "look_ahead": 2}, rand_augment(SIZE)
+    by_dali, by_kernels, of_arrays = (
+        counted(CPU, given=given, kernels=kernels, recipe=recipe)[HOST]
+        for kernels, recipe in (("dali", encoded), ("numba", encoded), ("dali", RECIPE))
+    )
+    assert by_dali["threads"] == by_kernels["threads"] == 8 * memory.THREAD_BYTES
+    assert (by_dali["decoding"], by_kernels["decoding"]) == (replicas * DECODED, DECODED)
+    assert of_arrays["decoding"] == replicas * PARTIAL
+
+
+@pytest.mark.parametrize("devices", [CPU, CPU_GPU])
+def test_work_on_each_view_is_counted(devices: Devices) -> None:
+    given = {"replicas": 2, "look_ahead": 3}
+    one, two = (counted(devices, given=given, views=views) for views in ((), (RECIPE.view(2),)))
+    where = HOST if devices == CPU else DEVICE
+    names = ["work on final images", "final images on their way"]
+    names += ["partial images for the final part"] * (where == DEVICE)
+    assert all(two[where][name] == 2 * one[where][name] > 0 for name in names)
+    assert one[where][names[0]] == 2 * PARTIAL * (1 if where == HOST else 3)
+    if where == DEVICE:
+        assert one[DEVICE][names[2]] == one[HOST][names[2]] == 3 * PARTIAL
+
+
+def test_views_by_kernels_have_threads_of_their_own_and_one_group_in_work() -> None:
+    given = {"replicas": 2, "look_ahead": 9}
+    one, two = (counted(CPU, given=given, kernels="numba", views=views)[HOST] for views in ((), (RECIPE.view(2),)))
+    name = "images on their way in threads"
+    assert two[name] == 2 * one[name] == 2 * 8 * 6 * SIZE * SIZE
+    assert two["final images on their way"] == (1 + 3) * 2 * FINAL
+    assert two["partial images on their way"] == (4 + 2 + 2) * PARTIAL
+
+
+def test_of_a_gpu_all_that_nobody_has_is_free_and_what_torch_holds_in_vain_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (300, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 50)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 20)
+    assert (memory.free_bytes(), memory.unused_bytes()) == (300, 30)
+
+
 def test_of_samples_that_lie_as_planes_each_thread_has_rgb_of_one() -> None:
     given = {"replicas": 1, "look_ahead": 1}
     without, needs = (counted(CPU, planes=each, kernels="numba", given=given)[HOST] for each in (False, True))
@@ -181,6 +261,28 @@ def test_masks_of_objects_are_counted_for_a_batch_of_images_that_have_the_most(i
     source = SimpleNamespace(image_shape=(SIZE, SIZE, 3), labels=np.zeros(NUM_SAMPLES), annotations={"masks": masks})
     needs = counted(CPU, source=source, recipe=recipe)[HOST]
     assert needs["masks on their way"] == images * needs["final images on their way"] // 6 > 0
+
+
+@pytest.mark.parametrize(("dtype", "nbytes"), [("int64", 8), ("uint8", 1)])
+def test_masks_are_counted_by_their_type(dtype: str, nbytes: int) -> None:
+    masks = Masks([np.zeros((SIZE, SIZE), np.uint8)] * NUM_SAMPLES, dtype=dtype)
+    source = SimpleNamespace(image_shape=(SIZE, SIZE, 3), labels=np.zeros(NUM_SAMPLES), annotations={"masks": masks})
+    needs = counted(CPU, source=source)[HOST]
+    assert needs["masks on their way"] == nbytes * needs["final images on their way"] // 12 > 0
+
+
+def test_what_is_pasted_is_counted_beside_masks() -> None:
+    """A byte for each pixel of a partial image, of any size."""
+    triangle = [[0, 0, 9, 0, 9, 9]]
+    source = SimpleNamespace(
+        image_shape=(SIZE, SIZE, 3),
+        labels=np.zeros(NUM_SAMPLES),
+        annotations={"masks": InstanceMasks([[triangle]] * NUM_SAMPLES)},
+    )
+    stages = [Resize((SIZE, 2 * SIZE)), CopyPaste(), CenterCrop(SIZE)]
+    needs = counted(CPU, source=source, recipe=Recipe(stages, Output(SIZE), split=1))[HOST]
+    # Of two images an object each, and what is pasted, which is twice as wide.
+    assert needs["masks on their way"] == 4 * needs["final images on their way"] // 12
 
 
 def test_what_kernels_on_a_gpu_work_in_is_counted() -> None:

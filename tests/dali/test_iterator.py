@@ -110,6 +110,8 @@ def test_with_auto_reset_the_next_loop_is_the_next_epoch() -> None:
     with load() as loader:
         iterator = loader.dali_iterator(auto_reset="yes")
         assert [sorted(chain(*labels_of(iterator))) for _ in range(2)] == [[*range(NUM_SAMPLES)]] * 2
+        one_by_one = [labels_of(iter(lambda: next(iterator, None), None)) for _ in range(2)]
+        assert [sorted(chain(*epoch)) for epoch in one_by_one] == [[*range(NUM_SAMPLES)]] * 2
 
 
 DROP, FILL, PARTIAL = LastBatchPolicy.DROP, LastBatchPolicy.FILL, LastBatchPolicy.PARTIAL

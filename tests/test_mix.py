@@ -146,6 +146,7 @@ def test_without_alphas_images_are_served_as_they_are():
     same, targets = Mix(CLASSES)(images, labels, step=0)
     assert same is images
     assert torch.equal(targets, torch.eye(CLASSES))
+    assert Mix(CLASSES) == Mix(CLASSES, mixup=0, cutmix=0, label_smoothing=0, seed=0)
 
 
 @pytest.mark.parametrize("alphas", [{}, *KINDS], ids=str)

@@ -42,6 +42,7 @@ from dalirefurb import (
     Rank,
     Recipe,
     Refurbish,
+    SmartCache,
     Standard,
     TarShards,
     TieredStore,
@@ -52,7 +53,7 @@ from dalirefurb import (
     simple,
     tune,
 )
-from dalirefurb.augment import HorizontalFlip, VerticalFlip
+from dalirefurb.augment import CenterCrop, HorizontalFlip, VerticalFlip
 from dalirefurb.augment.policies.auto_augment import POLICIES
 from dalirefurb.augment.presets import simplified
 from dalirefurb.calls import DATA_LOADER, INSTEAD
@@ -67,6 +68,8 @@ COUNT = 6
 ARRAYS = Arrays(np.zeros((COUNT, 32, 32, 3), np.uint8), np.arange(COUNT))
 VARIOUS = TorchDataset([(np.zeros((40, 30, 3), np.uint8), 0), (np.zeros((32, 32, 3), np.uint8), 1)])
 RECIPE = simple(32, raw=True)
+FLIPPED = Recipe([HorizontalFlip()], Output(32), split=0)
+TALL = Arrays(np.zeros((COUNT, 48, 20, 3), np.uint8), np.arange(COUNT))
 PLANNER = Refurbish(COUNT, batch_size=2, reuse_factor=2)
 TENSORS: Any = TensorDataset(torch.zeros(COUNT, 3, 32, 32), torch.arange(COUNT))
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -440,6 +443,18 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
         "must have the same number of samples, got 6 and 1; pass len(so",
     ),
     (
+        lambda _: load(TALL, FLIPPED, PLANNER),
+        "must leave images of the output's size 32 x 32, but makes 48 x 20 of the source's 48 x 20; make the recipe",
+    ),
+    (
+        lambda _: load(ARRAYS, FLIPPED, PLANNER, views=[Recipe([HorizontalFlip(name="other")], Output(16), split=0)]),
+        "must leave images of the output's size 16 x 16, but makes 32 x 32 of the source's 32 x 32; make the recipe",
+    ),
+    (
+        lambda path: load(ImageFolder(path), simple(32).at(0), PLANNER, None, final_device="gpu"),
+        "both parts must be on one device, got partial_device='cpu' and final_device='gpu': pass 'gpu' for both, or a",
+    ),
+    (
         lambda _: load(device="cuda"),
         "no argument 'device': partial_device= and final_device= say where images are made",
     ),
@@ -602,7 +617,19 @@ def test_a_gpu_that_is_not_there_is_named() -> None:
             (ARRAYS, evaluate(32, raw=True), PLANNER, MemoryStore()),
             "with Refurbish something in the recipe should be random, .*: pass Evaluate(...) to validate, or",
         ),
-        ((ARRAYS, RECIPE, Evaluate(COUNT, batch_size=4)), "with Evaluate nothing should be random"),
+        (
+            (ARRAYS, FLIPPED, Evaluate(COUNT, batch_size=4)),
+            "with Evaluate nothing should be random, .*, got flip in the recipe: pass evaluate(32)",
+        ),
+        (
+            (
+                ARRAYS,
+                FLIPPED.at(1),
+                SmartCache(COUNT, batch_size=2, num_cache_objects=4, replace_percent=0.5),
+                MemoryStore(),
+            ),
+            "with SmartCache the partial part should not be random, .*, got flip in it: pass recipe.at(recipe.determ",
+        ),
         (
             (ARRAYS, RECIPE, PLANNER, MemoryStore(max_bytes="4KB")),
             "3 slots need 9.22 KB and 4.00 KB are allowed by max_bytes",
@@ -616,6 +643,16 @@ def test_what_works_and_gains_nothing_is_warned_of(parts: Any, words: str) -> No
             first(loader)
     (told,) = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
     assert re.search(re.escape(words).replace(r"\.\*", ".*"), told)
+
+
+def test_what_draws_in_a_view_alone_is_warned_of() -> None:
+    still = Recipe([CenterCrop(32)], Output(32), split=0)
+    planner = Evaluate(COUNT, batch_size=2)
+    with (
+        pytest.warns(UserWarning, match="with Evaluate nothing should be random, .*, got flip in the recipe"),
+        load(ARRAYS, still, planner, views=[FLIPPED]),
+    ):
+        pass
 
 
 def test_a_source_stands_for_its_length(folder: Path) -> None:
@@ -676,6 +713,44 @@ def test_an_argument_of_a_data_loader_is_told_what_takes_its_place(name: str) ->
             with pytest.raises(TypeError) as refusal:
                 call(**{name: 1})
             assert str(refusal.value).endswith(f"no argument {name!r}: {told}")
+
+
+ADVICE = {
+    "dataset": "TorchDataset(dataset)",
+    "batch_size": "batch_size=64",
+    "shuffle": "Evaluate serves in the source's order",
+    "sampler": "by the weights",
+    "batch_sampler": "by batch_size and drop_last",
+    "num_workers": "Prefetch(num_threads=4)",
+    "pin_memory": "Loader(..., pin_memory=True)",
+    "drop_last": "drop_last=True",
+    "timeout": "time out",
+    "worker_init_fn": "drawn by the planner's seed",
+    "generator": "seed=0",
+    "prefetch_factor": "look_ahead",
+    "persistent_workers": "as long as the loader does",
+    "pin_memory_device": "CudaPrefetch(loader)",
+    "in_order": "in the planner's order",
+    "num_replicas": "shards=S",
+    "world_size": "rank=(rank, world_size)",
+    "last_batch_policy": "Evaluate(..., pad=True) fills it up",
+    "replicas": "Prefetch(replicas=...)",
+    "quarantine": "BadSamplePolicy(quarantine=...)",
+    "target_transform": "source.labels",
+    "loader": "decoded by DALI",
+    "is_valid_file": "FileList(paths, labels)",
+    "antialias": "anti-aliasing",
+    "resize_size": "resize",
+    "size_limit": "max_bytes",
+    "m": "magnitude",
+    "n": "layers",
+}
+"""Words of what takes the place of an argument from elsewhere."""
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_what_takes_an_arguments_place_is_what_does_the_same(name: str) -> None:
+    assert ADVICE[name] in INSTEAD[name]
 
 
 def test_a_sampler_is_led_to_a_subset_and_a_function_of_batches_to_map() -> None:

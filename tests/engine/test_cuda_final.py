@@ -330,6 +330,17 @@ def test_a_kernel_of_the_users_that_makes_other_levels_is_refused(folder: ImageF
         next(iter(loader))
 
 
+def test_of_a_kernel_of_the_users_the_first_pixel_that_differs_is_told_with_what_both_make(
+    folder: ImageFolder,
+) -> None:
+    source = DARKENED.replace("Pixel given", "if (y == 3 && x > 4) factor = 0.0f;\n  Pixel given")
+    own = KernelStage(darkened, "darkened", uniforms=1, cuda=source)
+    recipe = Recipe([*rand_augment(32).stages, own], rand_augment(32).output, split=3)
+    said = r"image of 24 x 40 .* in row 3, column 5 is \[0, 0, 0\] in place of \[[1-9]\d*, [1-9]\d*, [1-9]\d*\]: see"
+    with pytest.raises(ConfigurationError, match=said), loader_of(folder, recipe, REFURBISH, MemoryStore()) as loader:
+        next(iter(loader))
+
+
 def test_a_loader_says_who_begins_on_the_gpu(folder: ImageFolder) -> None:
     recipe, devices = rand_augment(32), Devices("gpu", "gpu")
     assert begun_on_gpu("cuda", recipe, devices)

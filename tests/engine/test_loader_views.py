@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -102,11 +102,15 @@ def test_views_are_made_of_views() -> None:
 # CudaPrefetch, on a machine that has no GPU: what it does, in order.
 
 
+COPIED = CudaPrefetch._copied
+
+
 class Device:
     """What stands for a GPU."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
+        self.places: set[str] = set()
         self.on: list[str] = ["model"]
 
 
@@ -125,6 +129,10 @@ class Copied(torch.Tensor):
 
     def record_stream(self, stream: Any) -> None:
         self.gpu.done.append(f"kept for {stream.name}")
+
+    def to(self, device: Any, *, non_blocking: bool = False) -> Any:
+        self.gpu.done.append(f"{'begun' if non_blocking else 'done'} on {device}")
+        return self
 
 
 @pytest.fixture
@@ -145,8 +153,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Device:
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda where: Stream(device, "side"))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda where: Stream(device, device.on[-1]))
+
+    def stream(where: Any, name: str) -> Stream:
+        device.places.add(str(where))
+        return Stream(device, name)
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda where: stream(where, "side"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda where: stream(where, device.on[-1]))
     monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(CudaPrefetch, "_copied", copied)
     return device
@@ -160,6 +173,27 @@ def test_the_copy_of_the_next_batch_is_begun_before_a_batch_is_served(gpu: Devic
     served = ["model waits for side", "kept for model"]
     copy = ["copy on side"]
     assert gpu.done == [*copy, *served, *copy, "step 0", *served, *copy, "step 1", *served, "step 2"]
+
+
+class Named(NamedTuple):
+    """A batch with names."""
+
+    image: Any
+    note: str
+
+
+def test_batches_keep_their_form_and_go_to_the_device_that_is_asked_for(
+    gpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CudaPrefetch, "_copied", COPIED)
+    tensor = torch.ones(2).as_subclass(Copied)
+    tensor.gpu = gpu
+    for batch in (Named(tensor, "a"), [tensor, 3], {"image": (tensor, None)}):
+        gpu.done.clear()
+        (served,) = CudaPrefetch([batch], "cuda:3")
+        assert (type(served), str(served)) == (type(batch), str(batch))
+        assert gpu.done == ["begun on cuda:3", "model waits for side", "kept for model"]
+    assert gpu.places == {"cuda:3"}
 
 
 @pytest.mark.parametrize("form", ["tuples", "mappings"])

@@ -208,8 +208,7 @@ class Account:
             partial_way, final_way = self._cuda_bytes
             device["images on their way in kernels"] = rows * partial_way + (1 + views) * longest * final_way
         elif finishing is device:
-            pipelines = depths.final_replicas if self.apart else depths.replicas
-            device["work on final images"] = (1 + views) * pipelines * _WORKING_COPIES * partial
+            device["work on final images"] = (1 + views) * depths.final_replicas * _WORKING_COPIES * partial
         elif not one_step and not by_views and serves_final:
             host["work on final images"] = (1 + views) * depths.final_replicas * partial
         if self.configuration.pin_memory and finishing is host:

@@ -166,9 +166,11 @@ def test_what_kernels_leave_to_dali_is_counted() -> None:
     brain = RECIPE.with_output(dtype="bfloat16")
     mixed = Recipe([*brain.stages, own], brain.output, brain.split)
     by_kernels, by_both = (
-        counted(CPU, recipe=recipe, kernels="numba", given={"replicas": 1, "look_ahead": 1})[HOST]
+        counted(CPU, recipe=recipe, kernels="numba", given={"replicas": 1, "look_ahead": 1}, store=MemoryStore())[HOST]
         for recipe in (brain, mixed)
     )
+    # Kernels alone write into the room that the store has beside its slots, of four groups.
+    assert [needs["partial images on their way"] for needs in (by_kernels, by_both)] == [PARTIAL, 4 * PARTIAL]
     between = by_both["images between kernels and DALI"]
     assert between % PARTIAL == 0
     assert between >= 4 * PARTIAL

@@ -30,6 +30,7 @@ from dalirefurb import (
     Refurbish,
     Standard,
     Stats,
+    rand_augment,
     simple,
 )
 from dalirefurb.engine import engine as engine_module
@@ -119,6 +120,7 @@ def test_of_a_short_epoch_its_own_steps_suffice_and_how_few_they_are_is_said(bat
         found = diagnose(made(wait_s=wait_s, batches=batches), facts)
         assert found.verdict is verdict
         assert f"known from {batches - 1} steps only" in str(found)
+        assert "steps only" not in str(diagnose(made(wait_s=wait_s, batches=LEAST_STEPS + 1), facts))
     if batches > 2:
         found = diagnose(made(batches=2), facts)
         assert f"1 steps of training are too few to tell: train for {batches - 2} more" in str(found)
@@ -177,6 +179,14 @@ def test_an_epoch_that_fills_the_store_says_nothing_of_waiting_in_later_ones(
     assert diagnose(made(wait_s=1, hits=800 - later, misses=later), facts).verdict is Verdict.DETECTED
 
 
+@pytest.mark.parametrize(("misses", "verdict"), [(780, "INCONCLUSIVE"), (740, "DETECTED")])
+def test_where_no_formula_says_what_is_reused_an_epoch_that_computes_nearly_all_is_a_first_one(
+    misses: int, verdict: str
+) -> None:
+    found = diagnose(made(wait_s=1, hits=800 - misses, misses=misses), replace(REUSING, reuse=None))
+    assert found.verdict == verdict
+
+
 def test_misses_that_the_plan_expected_to_hit_do_not_make_it_a_first_epoch() -> None:
     lost = made(wait_s=1, hits=0, misses=800, recomputed=400)
     assert not is_filling(lost, REUSING)
@@ -221,8 +231,9 @@ def test_otherwise_a_loader_that_is_not_waited_for_is_left_as_it_is(
 # The one change
 
 
-COMPUTING, FILES, STORING, DRAWING = (
-    {"graph_wait_s": 0.0, name: 9.0} for name in ("graph_wait_s", "reading_wait_s", "storing_s", "preparing_s")
+COMPUTING, FILES, STORING, DRAWING, PLANNING = (
+    {"graph_wait_s": 0.0, name: 9.0}
+    for name in ("graph_wait_s", "reading_wait_s", "storing_s", "preparing_s", "planning_s")
 )
 
 
@@ -231,6 +242,12 @@ COMPUTING, FILES, STORING, DRAWING = (
     [
         (COMPUTING, REUSING, "computed images, 50 %", "reuse_factor=3 would leave 33 % of the images, not 50 %,"),
         (COMPUTING, COMPUTED_ONCE, "computed images", "reuse_factor=2 with a MemoryStore() would leave 50 %"),
+        (
+            COMPUTING,
+            replace(COMPUTED_ONCE, store="MemoryStore"),
+            "computed images",
+            "reuse_factor=2 would leave 50 % of the images, not 50 %",
+        ),
         (COMPUTING, replace(REUSING, threads=2), "computed images", "num_threads=4) would use all cores, not 2"),
         (COMPUTING, replace(REUSING, reuse=Reuse(2, 0.5)), "computed images", "coverage=1 would leave 50 %"),
         (COMPUTING, replace(REUSING, reuse=Reuse(2, 0.9)), "computed images", "reuse_factor=3 would leave 40 %"),
@@ -246,6 +263,8 @@ COMPUTING, FILES, STORING, DRAWING = (
         (COMPUTING, replace(REUSING, reuse=None), "computed images", "a planner that reuses more"),
         ({**COMPUTING, "hits": 700, "misses": 100}, REUSING, "computed final images, 12 %", "a later split"),
         (FILES, replace(REUSING, reading_threads=4), "waited for files", "Prefetch(reading_threads=16)"),
+        (FILES, replace(REUSING, reading_threads=3), "waited for files", "Prefetch(reading_threads=12)"),
+        (FILES, replace(REUSING, reading_threads=15), "waited for files", "Prefetch(reading_threads=16)"),
         (FILES, REUSING, "waited for files", "reuse_factor=3 would leave 33 %"),
         (FILES, replace(REUSING, reuse=None), "waited for files", "recipe.at(0)"),
         (
@@ -265,6 +284,10 @@ COMPUTING, FILES, STORING, DRAWING = (
         (STORING, replace(REUSING, store="Compressed"), "worked on the Compressed", "without Compressed"),
         (STORING, replace(REUSING, store="TieredStore"), "worked on the TieredStore", "its first tier"),
         (DRAWING, REUSING, "planned batches and drew", "batches_per_group"),
+        (PLANNING, REUSING, "planned batches and drew", "batches_per_group"),
+        ({**FILES, "stored": 70, "declined": 30}, REUSING, "no room for 30 %", "room for all 800 images"),
+        ({**FILES, "stored": 390, "declined": 10}, REUSING, "waited for files", "reuse_factor=3"),
+        ({**FILES, "recomputed": 10}, REUSING, "waited for files", "reuse_factor=3"),
         ({**FILES, "stored": 300, "declined": 100}, REUSING, "no room for 25 %", "room for all 800 images"),
         ({**FILES, "recomputed": 100}, REUSING, "20 % of the images to be reused were not in the store", "empties it"),
         ({**FILES, "pillow_s": 9.0}, REUSING, "waited for files to be decoded", "JPEG, PNG or WebP of 8 bits"),
@@ -278,6 +301,11 @@ def test_the_change_is_that_of_what_held_the_loader_back(
     assert found.verdict is Verdict.DETECTED
     assert cause in found.cause
     assert change in found.change
+
+
+def test_files_that_a_store_has_already_are_not_to_be_kept_once_more() -> None:
+    held = replace(REUSING, reuse=None, caches_encoded=True)
+    assert find(made(**FILES), held)[1] == "a faster disk would help"
 
 
 @given(
@@ -323,6 +351,15 @@ def test_a_line_names_what_pillow_decoded() -> None:
     assert "Pillow" not in str(diagnose(made(wait_s=0.1), REUSING))
 
 
+def test_a_summary_names_what_each_time_went_to_the_largest_first() -> None:
+    times = {"planning_s": 1.0, "preparing_s": 2.0, "storing_s": 3.0, "reading_wait_s": 5.0, "graph_wait_s": 4.0}
+    stats = Stats(samples=2000, hits=500, misses=1500, consumer_wait_s=6.0, consumer_busy_s=7.0, pillow_s=8.0, **times)
+    assert str(stats) == (
+        "25 % of 2,000 samples hit; training waited 6.0 s; the loader's threads: files 5.0 s, computing 4.0 s, the "
+        "store 3.0 s, drawing 2.0 s, planning 1.0 s"
+    )
+
+
 # A model on the loader's cores
 
 SHARING = replace(REUSING, shared=True)
@@ -365,9 +402,10 @@ def test_a_model_on_the_loaders_cores_has_no_limit_and_never_leaves_all_as_it_is
     assert "compare images/s with" in line
 
 
-def test_a_model_on_the_loaders_cores_that_waits_is_still_told_what_would_help() -> None:
-    found = diagnose(made(wait_s=1), SHARING)
-    assert found.verdict is Verdict.DETECTED
+@pytest.mark.parametrize(("wait_s", "verdict"), [(1, Verdict.DETECTED), (0.02, Verdict.POTENTIAL)])
+def test_a_model_on_the_loaders_cores_that_waits_is_still_told_what_would_help(wait_s: float, verdict: Verdict) -> None:
+    found = diagnose(made(wait_s=wait_s), SHARING)
+    assert found.verdict is verdict
     assert "mostly computed images" in found.cause
     assert "reuse_factor=3 would leave" in found.change
 
@@ -508,16 +546,22 @@ def test_parts_are_equally_long_and_cover_all_but_the_last_batches(batches: int)
     lengths = [part.batches for part in steady.parts]
     assert len({*lengths}) <= 1
     assert len(lengths) <= 8
+    assert steady.stats.batches == (batches - 10 if batches > 10 else 9)
     left = steady.stats.batches - sum(lengths)
     assert 0 <= left < (lengths[0] if lengths else 8)
     assert len(lengths) >= 4 or steady.stats.batches < 32
 
 
 def test_what_is_asked_since_a_snapshot_is_of_later_batches_only() -> None:
-    course = trained([0.5] * 10 + [3.0] * 20, [2.0] * 30)
+    course = trained([0.5] * 10 + [3.0] * 30, [2.0] * 40)
     since = trained([0.5] * 10, [2.0] * 10).steady(Stats()).stats
     assert course.steady(since).stats.wait_s == 3.0
-    assert all(part.wait_s == 3.0 for part in course.steady(since).parts)
+    assert [(part.batches, part.wait_s) for part in course.steady(since).parts] == [(8, 3.0)] * 3
+
+
+def test_after_a_long_first_epoch_parts_are_as_short_as_after_a_short_one() -> None:
+    steady = trained([0.5] * 300, [2.0] * 300, batches=260).steady()
+    assert [part.batches for part in steady.parts] == [8] * 5
 
 
 def test_a_batch_that_is_jumped_to_has_no_step_before_it() -> None:
@@ -568,6 +612,16 @@ def test_what_only_the_first_step_computes_is_left_out_once_another_is_known() -
 
     assert trained([0.5] * 2, [2.0] * 2, watch=Watch(warming_up)).steady().computes
     assert not trained([0.5] * 3, [2.0] * 3, watch=Watch(warming_up)).steady().computes
+
+
+def test_a_step_after_which_an_interrupted_batch_is_made_again_is_not_watched() -> None:
+    watch = Watch()
+    course = Course(Tally(), watch, Clock())
+    for number in range(11):
+        watch.number = number
+        course.ask(None if number == 9 else Position(0, number))
+        course.hand(Position(0, number), Position(0, number + 1), samples=4)
+    assert watch.steps == [0, 1, 2]
 
 
 def test_as_long_as_no_step_is_known_it_is_taken_to_compute() -> None:
@@ -744,6 +798,18 @@ def test_a_loader_that_has_served_nothing_knows_nothing_and_one_that_is_closed_s
     assert "too few" not in loader.diagnose().cause
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_of_several_trainings_on_a_machine_none_is_told_of_the_cores_that_others_take(
+    processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "watch_others", lambda: lambda: 99.0)
+    monkeypatch.setattr(engine_module, "local_processes", lambda: processes)
+    with Loader(arrays(), simple(SIZE, raw=True), standard()) as loader:
+        for _ in loader:
+            pass
+        assert ("other processes took 99.0 of" in str(loader.diagnose())) == (processes == 1)
+
+
 def test_what_is_no_snapshot_is_refused() -> None:
     with Loader(arrays(), simple(SIZE, raw=True), standard()) as loader:
         with pytest.raises(
@@ -768,6 +834,20 @@ def test_the_facts_are_those_of_the_plan(planner: Planner, expected: tuple[Reuse
     facts = Facts.of(planner, simple(SIZE), MemoryStore(), depths)
     assert (facts.reuse, facts.slots) == expected
     assert (facts.store, facts.threads, facts.caches_encoded) == ("MemoryStore", 3, False)
+
+
+@pytest.mark.parametrize(("split", "final_stages", "later_split"), [("flip", 3, True), (4, 1, False), (5, 0, False)])
+def test_the_facts_are_those_of_the_machine_and_of_the_final_part(
+    split: Any, final_stages: int, later_split: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cores are shared by the processes of a machine."""
+    monkeypatch.setattr("dalirefurb.engine.diagnosis.usable_cores", lambda: 9)
+    monkeypatch.setattr("dalirefurb.engine.diagnosis.local_processes", lambda: 4)
+    depths = Prefetch(num_threads=6, replicas=3, reading_threads=5).depths(standard())
+    facts = Facts.of(standard(), rand_augment(SIZE).at(split), None, depths, "blur")
+    assert (facts.final_stages, facts.later_split) == (final_stages, later_split)
+    assert (facts.cores, facts.threads, facts.reading_threads, facts.batches) == (2, 6, 5, 24)
+    assert (facts.store, facts.fallback_stage) == ("", "blur")
 
 
 def test_the_facts_of_a_rank_are_of_its_share(tmp_path: Path) -> None:

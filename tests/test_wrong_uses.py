@@ -645,6 +645,13 @@ def test_what_works_and_gains_nothing_is_warned_of(parts: Any, words: str) -> No
     assert re.search(re.escape(words).replace(r"\.\*", ".*"), told)
 
 
+def test_where_nothing_is_reused_nothing_has_to_be_random() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for planner in (Standard(COUNT, batch_size=2), Refurbish(COUNT, batch_size=2, reuse_factor=1)):
+            load(ARRAYS, evaluate(32, raw=True), planner).close()
+
+
 def test_what_draws_in_a_view_alone_is_warned_of() -> None:
     still = Recipe([CenterCrop(32)], Output(32), split=0)
     planner = Evaluate(COUNT, batch_size=2)

@@ -614,16 +614,6 @@ def test_what_only_the_first_step_computes_is_left_out_once_another_is_known() -
     assert not trained([0.5] * 3, [2.0] * 3, watch=Watch(warming_up)).steady().computes
 
 
-def test_a_step_after_which_an_interrupted_batch_is_made_again_is_not_watched() -> None:
-    watch = Watch()
-    course = Course(Tally(), watch, Clock())
-    for number in range(11):
-        watch.number = number
-        course.ask(None if number == 9 else Position(0, number))
-        course.hand(Position(0, number), Position(0, number + 1), samples=4)
-    assert watch.steps == [0, 1, 2]
-
-
 def test_as_long_as_no_step_is_known_it_is_taken_to_compute() -> None:
     assert trained([], []).steady().computes
     assert trained([0.5] * 4, [2.0] * 4, batches=1).steady(Stats()).computes

@@ -34,12 +34,15 @@ from dalirefurb import (
     rand_augment,
 )
 from dalirefurb.augment import Custom, GaussianBlur, HorizontalFlip, KernelStage, RandomErasing
-from dalirefurb.engine import backend_factory, build, configuration, kernel_choice, memory
+from dalirefurb.dali import GraphError, Replicas, located
+from dalirefurb.engine import backend_factory, build, configuration, cuda, kernel_choice, memory
 from dalirefurb.engine.cuda import CudaDevice, CudaFinal
 from dalirefurb.engine.kernel_choice import Devices, begun_on_gpu, choose_kernels
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, LoaderError
+from dalirefurb.image_batch import Places
 from dalirefurb.kernels.cuda.program import Launch
 from dalirefurb.planning.planner import Planner
+from dalirefurb.reading.reader import Reader, Samples
 from dalirefurb.source import Source
 from dalirefurb.store import DeviceStore, Store
 from dalirefurb.store.device.memory import DeviceMemory
@@ -299,16 +302,57 @@ def test_a_gpu_is_given_decoded_images_among_encoded_ones(folder: ImageFolder, t
         assert loader.stats().pillow_images > 0
 
 
+def among_gifs(folder: ImageFolder, tmp_path: Path, others: dict[int, str]) -> FileList:
+    """Files of which every second one is decoded by Pillow, and some are others."""
+    Image.fromarray(np.random.default_rng(1).integers(0, 256, (50, 40), np.uint8)).save(tmp_path / "image.gif")
+    names = [folder.name(index) if index % 2 else str(tmp_path / "image.gif") for index in range(COUNT)]
+    return FileList([others.get(index, name) for index, name in enumerate(names)], [0] * COUNT)
+
+
 def test_samples_that_the_gpus_decoder_refuses_are_named_and_replaced(folder: ImageFolder, tmp_path: Any) -> None:
     whole = Path(folder.name(3)).read_bytes()
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(whole[: len(whole) // 3] + bytes(40))
-    names = [folder.name(index) for index in range(COUNT)]
-    names[3] = names[17] = str(broken)
-    source, recipe = FileList(names, [0] * COUNT), rand_augment(32)
+    source, recipe = among_gifs(folder, tmp_path, {index: str(broken) for index in (3, 17)}), rand_augment(32)
     policy = BadSamplePolicy("replace")
     expected = served(Loader(source, recipe, REFURBISH, MemoryStore(), kernels="numba", bad_samples=policy))
-    same(served(loader_of(source, recipe, REFURBISH, MemoryStore(), bad_samples=policy, **BOTH)), expected)
+    with loader_of(source, recipe, REFURBISH, MemoryStore(), bad_samples=policy, **BOTH) as loader:
+        same(served(loader), expected)
+        assert [each.index for each in loader.bad_samples()] == [3, 17]
+
+
+@pytest.mark.parametrize("said", ["Failed to decode sample #0 : nothing", "the decoded image is of another size than"])
+def test_of_a_sample_that_the_gpus_decoder_makes_nothing_of_or_another_size_the_row_is_told(
+    folder: ImageFolder, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    """Its row of the batch, not that among those which the decoder is given."""
+    source, planner, told = among_gifs(folder, tmp_path, {}), Standard(COUNT, batch_size=BATCH), list[int]()
+    encoded = [index for index in planner.plan(0, 0).indices.tolist() if index % 2]
+
+    def taller(images: Any) -> Places:
+        places = located(images)
+        places.sizes[0, 0] += 1
+        return places
+
+    def failing(_: Replicas) -> None:
+        raise GraphError(said)
+
+    def reconsider(_: Reader, samples: Samples, error: GraphError) -> bool:
+        assert error.row is not None
+        told.append(int(samples.indices[error.row]))
+        return False
+
+    if said.startswith("Failed"):
+        monkeypatch.setattr(Replicas, "collect", failing)
+    else:
+        monkeypatch.setattr(cuda, "located", taller)
+    monkeypatch.setattr(Reader, "reconsider", reconsider)
+    with (
+        loader_of(source, rand_augment(32), planner, None, **BOTH) as loader,
+        pytest.raises(LoaderError, match=f"batch 0 of epoch 0 failed in the graph: {said}"),
+    ):
+        next(iter(loader))
+    assert told[0] == encoded[0] != planner.plan(0, 0).indices[0]
 
 
 def test_a_kernel_of_the_users_for_a_gpu_serves_what_its_function_serves(folder: ImageFolder) -> None:

@@ -251,12 +251,17 @@ def test_little_of_an_object_is_dropped_with_all_that_is_known_of_it(tmp_path: P
 
 
 def test_ultralytics_form_is_flat_and_normalised(tmp_path: Path) -> None:
-    source, recipe = boxed(tmp_path), rand_augment(SIZE)
+    """By the width and the height of what is served, which differ here; of a keypoint's visibility nothing is."""
+    boxed_only, recipe, (height, width) = boxed(tmp_path), rand_augment((64, SIZE)), (64, SIZE)
+    points = [[[[box[0], box[1], 2], [box[2], box[3], 1]] for box in boxes_of(number)] for number in range(COUNT)]
+    source = Annotated(boxed_only._source, {**boxed_only.annotations, "points": Keypoints(points)})
     dicts, flat = served(source, recipe), served(source, recipe, target_form="ultralytics")
     for (_, one), (_, other) in zip(dicts, flat, strict=True):
-        boxes = torch.cat([target["boxes"] for target in one])
+        boxes, places = (torch.cat([target[name] for target in one]) for name in ("boxes", "points"))
         centres, sides = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
-        assert torch.allclose(other["bboxes"], torch.cat([centres, sides], 1) / SIZE)
+        shares = torch.tensor([width, height, width, height])
+        assert torch.allclose(other["bboxes"], torch.cat([centres, sides], 1) / shares)
+        assert torch.allclose(other["points"], places / torch.tensor([width, height, 1]))
         assert other["cls"].flatten().tolist() == torch.cat([target["labels"] for target in one]).tolist()
         assert other["cls"].shape == (len(boxes), 1)
         counts = torch.tensor([len(target["boxes"]) for target in one])
@@ -402,6 +407,9 @@ def test_what_targets_cannot_go_through_is_refused_by_name(tmp_path: Path) -> No
     named = Annotated(source._source, {"index": Objects([[]] * COUNT)})
     with pytest.raises(ConfigurationError, match=r"other names than index"):
         Loader(named, recipe, planner)
+    flat = Annotated(source._source, {**source.annotations, "cls": Values(np.arange(COUNT))})
+    with pytest.raises(ConfigurationError, match=r"other names than cls, which"):
+        Loader(flat, recipe, planner, target_form="ultralytics")
     with pytest.raises(ConfigurationError, match=r"target_form must be"):
         Loader(source, recipe, planner, target_form="yolo")  # type: ignore[arg-type]
 

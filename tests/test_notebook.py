@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dalirefurb import Arrays, Loader, MemoryStore, Refurbish, rand_augment
+from dalirefurb import Arrays, ImageFolder, Loader, MemoryStore, Refurbish, Standard, rand_augment, simple
 from dalirefurb.engine.partial_sizes import Proposal
 from dalirefurb.trainers.timm import TimmLoader
 from dalirefurb.tuning.tune import advise
+from tests.pictures import write_folder
 from tests.tuning.made import MS, costs, machine, workload
 
 COUNT = 12
@@ -84,3 +86,18 @@ def test_loaders_and_what_is_made_of_them_say_where_they_are() -> None:
         assert shown(TimmLoader(loader)).startswith(f"TimmLoader({text}")
         assert shown(loader.as_dicts()).startswith(text)
         assert shown(loader.as_dicts()).endswith(".map(pixel_values + labels)")
+
+
+@pytest.mark.filterwarnings("ignore:.*but there is no store")
+def test_a_loader_says_what_it_caches_and_what_computes(tmp_path: Path) -> None:
+    files, standard = ImageFolder(write_folder(tmp_path, num_samples=COUNT)), Standard(COUNT, batch_size=4)
+    stages = "random_resized_crop > flip > rand_augment_1"
+    for loader, said in (
+        (Loader(SOURCE, RECIPE, PLANNER, MemoryStore()), f"cached: {stages}; kernels: numba)"),
+        (Loader(SOURCE, RECIPE, standard), f"partial: {stages}; kernels: numba)"),
+        (Loader(SOURCE, RECIPE.at(0), PLANNER, views=2), "cached: arrays, as they are read; kernels: numba; views: 2)"),
+        (Loader(files, simple(16).at(0), standard, kernels="dali"), "partial: files, as they are read; kernels: dali)"),
+    ):
+        with loader:
+            assert shown(loader).endswith(f" of epoch 0; {said}")
+            assert (" of 3 classes by " in shown(loader)) == (loader.source is files)

@@ -232,7 +232,7 @@ def test_forgetting_to_observe_raises_and_does_not_hang(source: ImageFolder) -> 
             next(batches)
         with pytest.raises(LoaderError, match="observed before the state is taken"):
             loader.state_dict()
-        loader.observe(losses_of(images))
+        loader.observe(losses_of(images).to(torch.bfloat16).requires_grad_())  # As a model's are.
         next(batches)
 
 
@@ -261,6 +261,11 @@ def test_a_lag_shorter_than_what_is_planned_ahead_is_refused_with_both_numbers(s
     for lag in (2, 7):
         with pytest.raises(ConfigurationError, match=rf"the 7 batches planned ahead, got {lag}: .*lag=8 is the least"):
             Loader(source, simple(SIZE), assist(STANDARD, lag=lag), prefetch=Prefetch(replicas=1))
+
+
+def test_the_least_lag_is_that_of_one_batch_at_a_time(source: ImageFolder) -> None:
+    with pytest.raises(ConfigurationError, match=r"the 14 batches planned ahead, got 9: .*lag=8 is the least"):
+        Loader(source, simple(SIZE), assist(STANDARD, lag=9), prefetch=Prefetch(replicas=1, batches_per_group=2))
 
 
 def test_the_least_lag_serves_without_waiting_for_losses_that_cannot_come(source: ImageFolder) -> None:

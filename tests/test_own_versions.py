@@ -25,7 +25,7 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.augment.published import simclr
-from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchError
+from dalirefurb.errors import ConfigurationError, DalirefurbError, SampleError, StateMismatchError
 from dalirefurb.planning import Frozen
 from dalirefurb.source import Source
 from dalirefurb.targets import Annotated, Values
@@ -178,6 +178,22 @@ def test_a_bad_sample_is_told_by_its_own_number(folder: ImageFolder, tmp_path: P
         assert (raised.value.index, raised.value.name, raised.value.lasting) == (4, str(broken), True)
 
 
+class Short(FileList):
+    """Returns a file less than it is asked for."""
+
+    def read(self, indices: Any) -> Any:
+        return super().read(indices[1:])
+
+
+def test_a_source_that_returns_too_few_is_told(folder: ImageFolder) -> None:
+    source = Short([folder.name(index) for index in range(COUNT)], [0] * COUNT)
+    with (
+        pytest.raises(DalirefurbError, match=r"must return as many samples as it is asked for, but .* returned"),
+        Loader(source, RECIPE, ALONE, MemoryStore(), views=2) as loader,
+    ):
+        list(loader)
+
+
 def annotated(source: Source) -> Source:
     return Annotated(source, {"values": Values(np.arange(COUNT))})
 
@@ -198,6 +214,11 @@ def test_what_cannot_be_had_is_refused(folder: ImageFolder, settings: dict[str, 
     given = {"planner": ALONE, "views": 2, "source": lambda source: source} | settings
     with pytest.raises(ConfigurationError, match=said):
         Loader(given.pop("source")(folder), RECIPE, given.pop("planner"), **given)
+
+
+def test_without_a_store_the_planner_that_was_given_is_named(folder: ImageFolder) -> None:
+    with pytest.warns(UserWarning, match="^Refurbish reuses partial images, but"):
+        Loader(folder, RECIPE, ALONE, views=2).close()
 
 
 def test_what_takes_one_image_of_each_sample_refuses_them(folder: ImageFolder) -> None:

@@ -153,6 +153,15 @@ def test_views_go_on_from_a_state(folder: ImageFolder, batches: int) -> None:
         fewer.load_state_dict(state)
 
 
+def test_a_state_of_other_views_is_refused(folder: ImageFolder) -> None:
+    one, other = (
+        Loader(folder, RECIPE, REFURBISH, MemoryStore(), views=[RECIPE.view(2), RECIPE.view(number)])
+        for number in (3, 4)
+    )
+    with one, other, pytest.raises(StateMismatchError, match="these differ: views"):
+        other.load_state_dict(one.state_dict())
+
+
 def test_bad_samples_are_replaced_in_all_views(folder: ImageFolder, tmp_path: Any) -> None:
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"no image")
@@ -161,6 +170,14 @@ def test_bad_samples_are_replaced_in_all_views(folder: ImageFolder, tmp_path: An
     source, policy = FileList(names, [0] * COUNT), BadSamplePolicy("replace")
     expected = each_alone(source, [RECIPE, *VIEWS], REFURBISH, bad_samples=policy)
     same(served(Loader(source, RECIPE, REFURBISH, MemoryStore(), views=VIEWS, bad_samples=policy)), expected)
+
+
+def test_each_view_has_the_type_of_its_own_output(folder: ImageFolder) -> None:
+    brain = RECIPE.with_output(dtype="bfloat16")
+    views = [RECIPE.view(2), brain.view(3)]
+    with Loader(folder, brain, Standard(COUNT, batch_size=BATCH), views=views) as loader:
+        images, _ = next(iter(loader))
+    assert [view.dtype for view in images] == [torch.bfloat16, torch.float32, torch.bfloat16]
 
 
 def test_indices_come_behind_the_views(folder: ImageFolder) -> None:

@@ -386,6 +386,18 @@ def test_a_sample_in_quarantine_is_not_taken_from_a_store_either(tmp_path: Path)
         assert loader.stats().hits > 0
 
 
+def test_a_state_has_all_bad_samples_that_are_known(source: ImageFolder, tmp_path: Path) -> None:
+    path, known = tmp_path / "bad.jsonl", [BadSample(index, source.name(index), "looks bad") for index in range(12)]
+    quarantine = Quarantine(path, num_samples=NUM_SAMPLES, source=source.fingerprint())
+    for sample in known:
+        quarantine.add(sample)
+    with replacing(source, RECIPE, STANDARD, quarantine=path) as loader:
+        state = loader.state_dict()
+    with replacing(source, RECIPE, STANDARD) as loader:
+        loader.load_state_dict(state)
+        assert loader.bad_samples() == known
+
+
 def test_a_quarantine_that_cannot_be_written_any_more_costs_one_warning(source: ImageFolder, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -649,8 +661,10 @@ def test_a_stored_image_that_the_final_part_cannot_take_is_never_served(tmp_path
     planner = Frozen(8, batch_size=4)
     with DiskStore(tmp_path / "cache") as store, Loader(source, recipe(Resize(32)), planner, store) as loader:
         list(loader)
-    with DiskStore(tmp_path / "cache") as store, pytest.raises(StoreError, match="final_stages"):
-        Loader(source, recipe(CenterCrop(32)), planner, store, bad_samples=BadSamplePolicy(on_bad_sample="replace"))
+    for first, views in ((CenterCrop(32), []), (Resize(32), [recipe(CenterCrop(32))])):
+        policy = BadSamplePolicy(on_bad_sample="replace")
+        with DiskStore(tmp_path / "cache") as store, pytest.raises(StoreError, match="final_stages"):
+            Loader(source, recipe(first), planner, store, views=views, bad_samples=policy)
 
 
 def test_a_coverage_is_proposed_for_images_that_a_loader_takes() -> None:
@@ -721,21 +735,19 @@ def test_what_is_no_image_of_any_shape_and_no_encoded_one_is_named(source: Image
         reader.sizes(np.arange(3))
 
 
-def test_a_store_filled_with_images_that_are_too_large_now_is_refused(source: ImageFolder) -> None:
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_store_filled_with_images_that_are_too_large_now_is_refused(source: ImageFolder, raw: bool) -> None:
     """Else what is served would depend on what it holds."""
     store = MemoryStore()
     planner = Refurbish(NUM_SAMPLES, batch_size=5, reuse_factor=2)
-    with Loader(
-        source,
-        RECIPE,
-        planner,
-        store,
-        bad_samples=BadSamplePolicy(on_bad_sample="replace", max_pixels=None),
-        kernels="dali",
-    ) as loader:
+    given: Any = source, RECIPE, planner
+    if raw:
+        given = of_sizes([(40 + index, 48) for index in range(NUM_SAMPLES)]), RECIPE.for_arrays(), planner
+    policy = BadSamplePolicy(on_bad_sample="replace", max_pixels=None)
+    with Loader(*given, store, bad_samples=policy, kernels="dali") as loader:
         list(loader)
     with pytest.raises(StoreError, match="max_pixels"):
-        replacing(source, RECIPE, planner, store)
+        replacing(*given, store)
 
 
 @pytest.mark.parametrize("kind", ["text", "WebP cut short", "PNG damaged"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dalirefurb import Compressed, DiskStore, ImageFolder, Loader, Prefetch, Recipe, Refurbish, evaluate, simple
+from dalirefurb.augment import HorizontalFlip
 from dalirefurb.errors import StoreError
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import Store
@@ -103,6 +104,19 @@ def test_a_new_run_finds_what_nothing_random_made_whatever_its_seed(source: Imag
     assert {image.numpy().tobytes() for image in served} == {
         image.numpy().tobytes() for images, _ in expected for image in images
     }
+
+
+def test_a_new_run_finds_what_nothing_random_made_though_its_final_part_is_random(
+    source: ImageFolder, tmp_path: Path
+) -> None:
+    plain = evaluate(SIZE)
+    recipe = Recipe([*plain.stages, HorizontalFlip()], plain.output, split="flip")
+    for seed in (1, 2):
+        planner = Refurbish(NUM_SAMPLES, batch_size=6, reuse_factor=99, seed=seed)
+        with DiskStore(tmp_path / "cache") as store, Loader(source, recipe, planner, store) as loader:
+            assert sum(1 for _ in loader) == len(loader)
+            hits = loader.stats().hits
+    assert hits >= NUM_SAMPLES - REFURBISH.batch_size
 
 
 def test_a_random_part_with_another_seed_is_refused_by_name(source: ImageFolder, tmp_path: Path) -> None:

@@ -46,6 +46,9 @@ def test_a_sampler_that_sets_the_epoch_sets_the_loaders() -> None:
         assert len(loader.sampler) == 6
         loader.sampler.set_epoch(4)
         assert loader.epoch == 4
+    planner = Refurbish(6, batch_size=2, reuse_factor=2, shards=2)
+    with Loader(SOURCE, RECIPE, planner, MemoryStore(), rank=(1, 2)) as loader:
+        assert (len(loader.sampler), loader.rows_per_epoch) == (6, 3)
 
 
 @pytest.mark.parametrize(

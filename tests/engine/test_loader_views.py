@@ -55,9 +55,12 @@ def test_batches_are_mappings_with_the_names_that_are_asked_for() -> None:
         assert [*next(iter(loader.as_dicts()))] == ["pixel_values", "labels", "indices"]
 
 
-@pytest.mark.parametrize("names", [("x", "x"), (1, "y"), (["x"], "y")])
+@pytest.mark.parametrize("names", [("x", "x"), (1, "y"), (["x"], "y"), ("x", "y", "x")])
 def test_names_that_cannot_be_are_refused(names: Any) -> None:
-    with make() as loader, pytest.raises(ConfigurationError, match="names must be different texts, got"):
+    with (
+        make(with_indices=len(names) > 2) as loader,
+        pytest.raises(ConfigurationError, match="names must be different texts, got"),
+    ):
         loader.as_dicts(*names)
 
 

@@ -386,3 +386,33 @@ def test_what_is_raised_to_end_a_program_reaches_the_training_loop() -> None:
         loader.set_epoch(2)
         with pytest.raises(SystemExit, match="two epochs only"):
             next(iter(loader))
+
+
+class Odd(Arrays):
+    """Images of which one is another thing.
+
+    Attributes:
+        odd: Index of that one.
+    """
+
+    odd = -1
+
+    def read(self, indices: NDArray[np.int64]) -> list[NDArray[Any]]:
+        pairs = zip(super().read(indices), indices.tolist(), strict=True)
+        return [np.zeros(3) if index == self.odd else image for image, index in pairs]
+
+
+def test_where_a_later_batch_of_a_later_group_fails_those_before_it_are_served_each_in_its_place() -> None:
+    planner = Standard(12, batch_size=2)
+    source = Odd(np.zeros((12, 8, 8, 3), np.uint8), np.arange(12))
+    source.odd = int(planner.plan(0, 3).indices[0])
+    recipe, prefetch = Recipe([HorizontalFlip()], Output(8), split=0), Prefetch(batches_per_group=2)
+    with Loader(source, recipe, planner, prefetch=prefetch) as loader:
+        batches = iter(loader)
+        for batch in range(3):
+            assert next(batches)[1].tolist() == planner.plan(0, batch).indices.tolist()
+            state = loader.state_dict()
+            assert (state["epoch"], state["batch"]) == (0, batch + 1)
+        with pytest.raises(SampleError, match=f"sample {source.odd} "):
+            next(batches)
+        assert loader.state_dict() == state

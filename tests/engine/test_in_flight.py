@@ -18,6 +18,7 @@ def keys(pairs: list[tuple[int, int]]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 @given(pairs=st.lists(PAIRS, max_size=12))
+@example(pairs=[(4, 1), (7, 1), (4, 0), (4, 1), (7, 0), (4, 0)])
 def test_repeats_are_told_from_the_first_of_each(pairs: list[tuple[int, int]]) -> None:
     first, repeats, places = part_repeats(*keys(pairs))
     assert first.tolist() == [row for row, pair in enumerate(pairs) if pair not in pairs[:row]]

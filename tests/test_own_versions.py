@@ -18,14 +18,17 @@ from dalirefurb import (
     Kept,
     Loader,
     MemoryStore,
+    Output,
     PartialSource,
     Prefetch,
+    Recipe,
     Refurbish,
     Standard,
     simple,
 )
+from dalirefurb.augment import HorizontalFlip, HostStage
 from dalirefurb.augment.published import simclr
-from dalirefurb.errors import ConfigurationError, DalirefurbError, SampleError, StateMismatchError
+from dalirefurb.errors import ConfigurationError, DalirefurbError, LoaderError, SampleError, StateMismatchError
 from dalirefurb.planning import Frozen
 from dalirefurb.source import Source
 from dalirefurb.targets import Annotated, Values
@@ -176,6 +179,26 @@ def test_a_bad_sample_is_told_by_its_own_number(folder: ImageFolder, tmp_path: P
         with pytest.raises(SampleError) as raised, Loader(source, recipe, ALONE, MemoryStore(), views=2) as loader:
             list(loader)
         assert (raised.value.index, raised.value.name, raised.value.lasting) == (4, str(broken), True)
+
+
+def test_what_a_users_function_raises_in_another_view_is_told_by_the_samples_number() -> None:
+    seen: list[int] = []
+
+    def fails(image: Any) -> Any:
+        if len(image) == 20:  # One that it is tried on is smaller.
+            seen.append(int(image[0, 0, 0]))
+            if seen.count(5) == 2:
+                raise ValueError("the second view of number 5")
+        return image
+
+    images = np.arange(COUNT, dtype=np.uint8)[:, None, None, None] * np.ones((1, 20, 20, 3), np.uint8)
+    recipe = Recipe([HostStage(fails, "fails"), HorizontalFlip()], Output(20), split=1)
+    source, planner = Arrays(images, np.arange(COUNT)), Standard(COUNT, batch_size=BATCH)
+    with (
+        pytest.raises(LoaderError, match=r"sample 5, which source\.name\(5\) names"),
+        Loader(source, recipe, planner, views=2, prefetch=Prefetch(num_threads=1)) as loader,
+    ):
+        list(loader)
 
 
 class Short(FileList):

@@ -142,6 +142,7 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     ),
     # Planners
     (lambda _: Refurbish(COUNT, 32, 3), "got 3: write such as Refurbish(6, batch_size=32, reuse_factor=3)"),  # type: ignore[call-arg, misc]
+    (lambda _: Refurbish("x" * 99, 32, 3), f"write such as Refurbish('{'x' * 39}, batch_size=32, reuse_factor=3)"),  # type: ignore[call-arg, arg-type, misc]
     (lambda _: Refurbish(COUNT, batch_size=2), "Refurbish: reuse_factor must be given: how often each version is used"),  # type: ignore[call-arg]
     (
         lambda _: Refurbish(COUNT, batch_size=2, reuse_factor=2, shuffle=True),  # type: ignore[call-arg]
@@ -333,6 +334,10 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (
         lambda path: Subset(path, [0]),  # type: ignore[arg-type]
         "source must be a source, got PosixPath('/",
+    ),
+    (
+        lambda _: Subset(ARRAYS, [0], 1),  # type: ignore[call-arg]
+        "Subset: of its arguments 2 at most can be given without a name, got 3: leave the others out",
     ),
     (lambda _: ARRAYS.subset([[0], [1, 2]]), "a subset's indices must be convertible to one NumPy array, but are not"),
     (

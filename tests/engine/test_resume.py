@@ -38,10 +38,12 @@ from dalirefurb import (
     rand_augment,
     simple,
 )
+from dalirefurb.dali import versions
 from dalirefurb.engine.kernel_choice import Kernels
 from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError
 from dalirefurb.planning import BatchEcho, Fresh, Frozen
 from dalirefurb.planning.planner import DerivedPlanner, Planner
+from dalirefurb.reading.pillow_decoder import pillow_version
 from dalirefurb.source import Source
 from dalirefurb.store import Store
 from dalirefurb.trainers.trainer_loader import TrainerLoader
@@ -210,6 +212,8 @@ def test_a_state_is_small_however_many_samples_there_are() -> None:
         assert len(json.dumps(loader.state_dict())) < 10_000
 
 
+VERSIONS = versions() | {"pillow": pillow_version()}
+
 BAD_STATES = [
     pytest.param(lambda state: None, (), "it must be a mapping, got NoneType", id="nothing"),
     pytest.param(lambda state: [*state], (), "it must be a mapping, got list", id="a list"),
@@ -224,6 +228,12 @@ BAD_STATES = [
     ),
     pytest.param(lambda state: {**state, "epoch": 2**63}, ("epoch",), "at most 2147483647, got 9223372", id="far"),
     pytest.param(lambda state: {**state, "format": True}, ("format",), "format 1, got True;", id="a bool"),
+    pytest.param(
+        lambda state: {**state, "fingerprint": {**state["fingerprint"], "versions": {**VERSIONS, "dali": "0.1"}}},
+        ("versions.dali",),
+        "these differ: versions.dali; build the loader as it was .*; where a version differs, another version of dali",
+        id="version of DALI",
+    ),
 ]
 
 

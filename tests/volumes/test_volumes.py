@@ -152,6 +152,17 @@ def test_the_store_changes_nothing(tmp_path: Path) -> None:
             assert same(served(source_of(), recipe, planner, store, prefetch=Prefetch(num_threads=3)), plain)
 
 
+def test_batches_that_are_made_together_are_served_as_they_are_one_by_one() -> None:
+    recipe, planner, found, ahead = recipe_of(), refurbish(), [], []
+    for together in (1, 2):
+        prefetch = Prefetch(num_threads=1, batches_per_group=together)
+        found.append(served(source_of(), recipe, planner, MemoryStore(), prefetch=prefetch))
+        with Loader(source_of(), recipe, planner, MemoryStore(), prefetch=prefetch) as loader:
+            ahead.append(loader.batches_ahead)
+    assert same(*found)
+    assert ahead[1] == 2 * ahead[0]
+
+
 def test_a_wiped_store_changes_nothing() -> None:
     recipe, planner, store = recipe_of(), refurbish(), MemoryStore()
     plain = served(source_of(), recipe, planner)

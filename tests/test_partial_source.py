@@ -240,6 +240,10 @@ def test_a_state_of_something_else_is_refused(source: ImageFolder) -> None:
     other = PartialSource(source, RECIPE.at("flip"), refurbish(), MemoryStore())
     with other, pytest.raises(StateMismatchError):
         other.load_state_dict(state)
+    # Its final part is done by kernels, not by operators.
+    loader = Loader(source, RECIPE, refurbish(), MemoryStore())
+    with loader, pytest.raises(StateMismatchError, match="these differ: final;"):
+        loader.load_state_dict(state)
 
 
 def test_two_ranks_have_the_rows_of_one(source: ImageFolder) -> None:
@@ -375,7 +379,8 @@ def test_a_users_stage_in_the_final_part_leaves_the_partial_one_to_kernels(sourc
     half = Custom(lambda images: fn.brightness(images, brightness=0.5), "half")
     recipe = Recipe([Decode(), RandomResizedCrop(SIZE), HorizontalFlip(), half], Output(SIZE), split="flip")
     with PartialSource(source, recipe, refurbish(), MemoryStore()) as samples:
-        assert "kernels: numba" in repr(samples)
+        assert repr(samples).startswith("PartialSource(13 samples of ")
+        assert repr(samples).endswith("; kernels: numba)")
         of_iterator(DALIGenericIterator(samples.pipeline(), ["data", "label"], auto_reset=True))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -72,13 +73,15 @@ def matrix_of(drawn: list[float], degrees: float, scale: tuple[float, float]) ->
 def test_a_window_is_turned_and_scaled_as_scipy_does(seed: int, dtype: str) -> None:
     image, mask = volume(seed, dtype=dtype)
     drawn = np.random.default_rng(seed).random(10).tolist()
-    stage = RandomAffine3D(SIZE, fill=7.0, turned=1.0, scaled=1.0, degrees=80, scale=(0.5, 1.6))
+    turned, scaled = ((1, 1), (1, 0), (0, 1))[seed % 3]
+    degrees, scale = 80 * turned, (0.5, 1.6) if scaled else (1.0, 1.0)
+    stage = RandomAffine3D(SIZE, fill=7.0, turned=turned, scaled=scaled, degrees=80, scale=(0.5, 1.6))
     found, labels = through([stage], image, mask, drawn)
     middle = (np.array(SIZE) - 1) / 2
     rooms = [there - side for there, side in zip(mask.shape, SIZE, strict=True)]
     start = [int(place * (room + 1)) for place, room in zip(drawn[1:4], rooms, strict=True)]
     places = np.indices(SIZE).reshape(3, -1) - middle[:, None]
-    places = (matrix_of(drawn, 80, (0.5, 1.6)) @ places + (middle + start)[:, None]).reshape(3, *SIZE)
+    places = (matrix_of(drawn, degrees, scale) @ places + (middle + start)[:, None]).reshape(3, *SIZE)
     for channel, wanted in zip(found, image.astype(np.float64), strict=True):
         expected = map_coordinates(wanted, places, order=1, mode="grid-constant", cval=7.0)
         assert np.abs(channel - expected).max() < 1e-3
@@ -158,6 +161,14 @@ def test_gamma_keeps_mean_and_spread_of_each_channel(invert: bool) -> None:
         assert np.abs(channel - wanted).max() < 1e-2
 
 
+def test_gamma_leaves_a_channel_of_one_value_as_it_is() -> None:
+    image, mask = volume(2)
+    image[0] = 7.0
+    found, _ = through([RandomGamma((0.7, 0.7), 1.0)], image, mask, [0.0, 0.3])
+    assert (found[0] == 7.0).all()
+    assert np.isfinite(found[1]).all()
+
+
 def test_noise_is_normal_and_the_samples_own() -> None:
     image, mask = np.zeros((1, 40, 40, 40), np.float32), np.zeros((40, 40, 40), np.uint8)
     one, again, other = (
@@ -169,11 +180,12 @@ def test_noise_is_normal_and_the_samples_own() -> None:
     assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.02
 
 
-def test_fewer_voxels_are_the_nearest_and_values_are_linear_between() -> None:
-    image, mask = volume(4)
-    found, _ = through([RandomLowResolution((0.6, 0.6), 1.0)], image, mask, [0.0, 0.5])
+@pytest.mark.parametrize(("left", "shape"), [(0.6, (15, 14, 17)), (0.3, (1, 9, 4))])
+def test_fewer_voxels_are_the_nearest_and_values_are_linear_between(left: float, shape: tuple[int, ...]) -> None:
+    image, mask = volume(4, shape)
+    found, _ = through([RandomLowResolution((left, left), 1.0)], image, mask, [0.0, 0.5])
     for channel, given in zip(found, image.astype(np.float64), strict=True):
-        fewer = [round(side * 0.6) for side in given.shape]
+        fewer = [max(round(side * left), 1) for side in given.shape]
         kept = [((np.arange(few) + 0.5) * side / few).astype(int) for side, few in zip(given.shape, fewer, strict=True)]
         coarse = given[np.ix_(*kept)]
         factors = [side / few for side, few in zip(given.shape, fewer, strict=True)]
@@ -258,6 +270,10 @@ def test_what_a_stage_of_ones_own_cannot_do_is_refused() -> None:
     for make in (
         lambda: RandomAffine3D(8, degrees=200),
         lambda: RandomAffine3D(8, scale=(1.2, 0.9)),
+        lambda: RandomAffine3D(8, scale=(1.0, math.inf)),
+        lambda: RandomContrast((1.0, math.inf)),
+        lambda: RandomAffine3D(8, turned=2),
+        lambda: RandomAffine3D(8, scaled=-1),
         lambda: RandomLowResolution((0.5, 1.2)),
         lambda: RandomGaussianSmooth((0, 1)),
         lambda: RandomGamma(invert=1),  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -513,6 +514,11 @@ def test_what_cannot_be_served_is_refused() -> None:
         (lambda: Volumes(np.array(5)), "volumes must be a list of at least one path or array, got array(5)"),
         (lambda: Volumes(["a.nii"], np.array(5)), "masks must be a list of at least one path or array, got array(5)"),
         (lambda: RandomRotate90(axes=(1, 1)), "two of"),
+        (lambda: RandomRotate90(max_quarters=4), "max_quarters must be an int in 1..3, got 4"),
+        (lambda: RandomScaleIntensity(0), "factor must be a number above 0, got 0"),
+        (lambda: RandomShiftIntensity(0), "offset must be a number above 0, got 0"),
+        (lambda: VolumeOutput(8, "bfloat16"), 'dtype must be "float32" or "float16"'),  # type: ignore[arg-type]
+        (lambda: VolumeOutput(8, mask_dtype="uint16"), "mask_dtype must be"),  # type: ignore[arg-type]
         (lambda: IntensityWindow(3, 2), "low < high"),
     ):
         with pytest.raises(ConfigurationError) as raised:
@@ -529,6 +535,33 @@ def test_what_cannot_be_served_is_refused() -> None:
             recipe_of(0, HostStage(lambda volume: {k: v[..., :4, :4, :4] for k, v in volume.items()}, "cut")),
             planner,
         )
+
+
+def test_what_may_leave_the_outputs_size_is_taken() -> None:
+    """Of what a function of the user's leaves nothing is known, and what is never turned keeps its shape."""
+
+    def twice(volume: dict[str, Any]) -> dict[str, Any]:
+        return {name: each.repeat(2, -1).repeat(2, -2).repeat(2, -3) for name, each in volume.items()}
+
+    for stages in (
+        (CenterCrop3D((4, 5, 4)), HostStage(twice, "twice")),
+        (RandomCrop3D((8, 10, 8)), RandomRotate90(0.0)),
+    ):
+        (images, _), *_ = served(source_of(), recipe_of(0, *stages), refurbish(), epochs=1)
+        assert images.shape == (4, 1, 8, 10, 8)
+
+
+def test_an_axis_may_be_given_alone() -> None:
+    assert RandomFlip3D(2) == RandomFlip3D((2,))  # type: ignore[arg-type]
+    assert RandomFlip3D(2).axes == (2,)  # type: ignore[arg-type]
+
+
+def test_an_outputs_fingerprint_differs_when_any_field_does() -> None:
+    changes: dict[str, Any] = {"size": (8, 8, 9), "dtype": "float16", "mean": 1.0, "std": 2.0, "channels": 2}
+    changes["mask_dtype"] = "uint8"
+    assert changes.keys() == {field.name for field in fields(VolumeOutput)} - {"channels_last"}
+    outputs = [VolumeOutput(8), *(VolumeOutput(**{"size": 8, name: value}) for name, value in changes.items())]
+    assert len({str(output.fingerprint()) for output in outputs}) == len(outputs)
 
 
 def test_a_file_of_unknown_kind_and_a_missing_package_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,8 +75,8 @@ class RandomAffine3D(RandomCrop3D):
 
 
 def _check_factors(stage: VolumeStage, field: str, most: float = math.inf) -> None:
-    wanted = f"two numbers, 0 < low <= high{'' if most == math.inf else f' <= {most:g}'}"
-    stage._interval(field, wanted, lambda low, high: 0 < low <= high <= most, "pass such as (0.7, 1.0)")
+    wanted = f"two numbers, 0 < low <= high {'< inf' if most == math.inf else f'<= {most:g}'}"
+    stage._interval(field, wanted, lambda low, high: 0 < low <= high <= most and high < math.inf, "pass (0.7, 1.0)")
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,18 @@ TRAINING: list[tuple[dict[str, Any], tuple[Stage, ...]]] = [
         {"color_jitter": 0.0, "grayscale_prob": 0.2, "gaussian_blur_prob": 0.5},
         (CROP, FLIP, RandomGrayscale(0.2), RandomApply(GaussianBlur(23), 0.5)),
     ),
+    (
+        {"auto_augment": "3a", "grayscale_prob": 0.2, "gaussian_blur_prob": 1.0, "vflip": 0.3},
+        (CROP, FLIP, VerticalFlip(0.3), *timm_auto_augment("3a"), JITTER, RandomGrayscale(0.2), GaussianBlur(23)),
+    ),
+    (
+        {"auto_augment": "rand-m9", "interpolation": "nearest"},
+        (
+            RandomResizedCrop((224, 224), interpolation="nearest"),
+            FLIP,
+            *timm_auto_augment("rand-m9", interpolation="nearest"),
+        ),
+    ),
     ({"no_aug": True, "interpolation": "random"}, (Resize(224, "bilinear"), CenterCrop(224))),
     ({"no_aug": True, "input_size": (3, 96, 64)}, (Resize((96, 64)), CenterCrop((96, 64)))),
 ]

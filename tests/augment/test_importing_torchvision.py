@@ -78,7 +78,10 @@ ONE_BY_ONE: list[tuple[Callable[[Any], Any], Stage]] = [
     (lambda t: t.Resize((32, 32), t.InterpolationMode.BICUBIC), Resize((32, 32), "bicubic")),
     (lambda t: t.Resize(32, t.InterpolationMode.LANCZOS, antialias=None), Resize(32, "lanczos")),
     (lambda t: t.Resize(32, t.InterpolationMode.NEAREST), Resize(32, "nearest")),
-    (lambda t: t.Resize(32, 3), Resize(32, "bicubic")),
+    *(
+        (lambda t, number=number: t.Resize(32, number), Resize(32, name))  # type: ignore[misc]
+        for number, name in enumerate(("nearest", "lanczos", "bilinear", "bicubic"))
+    ),
     (
         lambda t: t.RandomResizedCrop(32, (0.2, 1), (1, 2), t.InterpolationMode.BICUBIC),
         RandomResizedCrop((32, 32), (0.2, 1), (1, 2), "bicubic"),
@@ -115,6 +118,7 @@ ONE_BY_ONE: list[tuple[Callable[[Any], Any], Stage]] = [
     ),
     (lambda t: lightly_blur(0.5, (0.1, 2.0)), RandomApply(GaussianBlur(17), 0.5)),
     (lambda t: lightly_solarization(1.0), Solarize(128)),
+    (lambda t: lightly_solarization(1.0, 99), Solarize(99)),
 ]
 
 
@@ -154,9 +158,9 @@ def test_transforms_are_chosen_among_and_applied_at_random() -> None:
     assert stages_of(T.RandomApply([jitter], 0.8)) == (RandomApply(ColorJitter(0.4), 0.8),)
     both = RandomApply([ColorJitter(0.4), GaussianBlur(9)], 0.8)
     assert stages_of(T.RandomApply([T.Compose([jitter, blur])], 0.8)) == (both,)
-    chosen = RandomChoice([[ColorJitter(0.4)], [GaussianBlur(9)], []], (1, 1, 2))
+    chosen = RandomChoice([[ColorJitter(0.4)], [GaussianBlur(9)], []], (2, 3, 1))
     nothing = of_v2("Identity", "_misc")
-    assert stages_of(T.RandomChoice([jitter, blur, nothing], [1, 1, 2])) == (chosen,)
+    assert stages_of(T.RandomChoice([jitter, blur, nothing], [2, 3, 1])) == (chosen,)
     flips = T.RandomChoice([T.RandomApply([T.RandomInvert(0.5)], 0.5), blur])
     (nested,) = stages_of(flips)
     assert nested == RandomChoice([[RandomApply(RandomApply(Invert(), 0.5), 0.5)], [GaussianBlur(9)]])
@@ -382,6 +386,11 @@ def test_version_2_keeps_erasings_values_otherwise() -> None:
         assert stages_of(*NORMALIZED, erasing, end=()) == (RandomErasing(**ERASED, value=painted, mean=MEAN, std=STD),)
 
 
+def test_pixels_in_0_to_1_are_turned_before_black() -> None:
+    turned = stages_of(*END, T.RandomRotation(9, fill=(0, 0, 0)), end=())
+    assert turned == (RandomRotation((-9, 9), fill=(0, 0, 0)),)
+
+
 def test_what_only_moves_pixels_may_come_after_normalisation() -> None:
     assert stages_of(*NORMALIZED, T.RandomHorizontalFlip(), T.RandomCrop(32), end=()) == (
         HorizontalFlip(),
@@ -409,15 +418,24 @@ def test_a_crop_of_images_of_any_size_takes_them_as_they_are() -> None:
     recipe = imported(T.Resize(40), T.RandomCrop(32), *END)
     assert recipe.stages[2] == RandomCrop((32, 32))
     assert recipe.split == 2
+    of_two_sides = imported(T.Resize((40, 44)), T.RandomCrop(32), *END)
+    assert of_two_sides.stages[2] == RandomCrop((32, 32))
 
 
 def test_transforms_of_weights_are_a_resize_and_a_crop() -> None:
-    values = {"crop_size": [32], "resize_size": [36], "mean": list(MEAN), "std": list(STD), "antialias": True}
-    weights = stand_in("ImageClassification", "torchvision.transforms._presets", interpolation=MODE.BICUBIC, **values)
-    recipe = Recipe.from_torchvision(weights)
+    def weights(**changes: Any) -> Any:
+        values = {"crop_size": [32], "resize_size": [36], "mean": list(MEAN), "std": list(STD), "antialias": True}
+        values |= {"interpolation": MODE.BICUBIC, **changes}
+        return stand_in("ImageClassification", "torchvision.transforms._presets", **values)
+
+    recipe = Recipe.from_torchvision(weights())
     assert recipe.stages == (Decode(), Resize(36, "bicubic"), CenterCrop(32))
     assert recipe.output == Output(32, "float32", MEAN, STD)
     assert recipe.split == 3
+    of_two_sides = Recipe.from_torchvision(weights(resize_size=[36, 40], crop_size=[32, 24]))
+    assert of_two_sides.stages == (Decode(), Resize((36, 40), "bicubic"), CenterCrop((32, 24)))
+    with pytest.raises(ConfigurationError, match=r"ImageClassification\(antialias=False\) cannot be imported: resizes"):
+        Recipe.from_torchvision(weights(antialias=False))
 
 
 def test_transforms_of_weights_may_be_given_before_they_are_made() -> None:

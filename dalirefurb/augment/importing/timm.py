@@ -231,7 +231,7 @@ class CreateTransform(metaclass=Explained):
         stages: list[Stage] = []
         if self.auto_augment:
             warps: Any = "nearest" if self.interpolation == "nearest" else "bilinear"
-            red, green, blue = (min(255, round(255 * mean)) for mean in three(self.output.means))
+            red, green, blue = (round(255 * mean) for mean in three(self.output.means))
             stages += timm_auto_augment(self.auto_augment, interpolation=warps, fill=(red, green, blue))
         jitters = self.color_jitter
         if jitters and (not self.auto_augment or "3a" in self.auto_augment):

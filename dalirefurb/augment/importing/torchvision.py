@@ -176,7 +176,7 @@ class _Reader:
             refuse(f"{name} after Normalize", "put it before")
         if self.pixels.channels == 1 and isinstance(fill_of(transform), tuple):
             refuse(f"{name} of one channel with fill={transform.fill!r}", "pass one level")
-        if given == Given.UNIT and (name in _OF_LEVELS or fill_of(transform) != 0):
+        if given == Given.UNIT and (name in _OF_LEVELS or fill_of(transform) not in (0, (0, 0, 0))):
             refuse(f"{name} of pixels in 0..1", "put it before ToTensor or ToDtype, where levels are 0 .. 255")
         if any(isinstance(stage, (Resize, RandomResizedCrop)) for stage in stages):
             anti_aliased(transform, image=given == Given.IMAGE)

@@ -117,14 +117,11 @@ class RefurbTrainer(_TRAINER):  # type: ignore[misc]
         """Return a batch whose last rows, so many, only fill it up, as the model's arguments."""
         images, labels = batch[:2]
         if padding:
-            if not isinstance(labels, torch.Tensor):
+            kind = labels.dtype if isinstance(labels, torch.Tensor) else "targets"
+            if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
                 raise ConfigurationError(
-                    "rows of padding need labels, to be told by them, but the source has targets: pass pad=False"
-                )
-            if labels.is_floating_point():
-                raise ConfigurationError(
-                    f"rows of padding need labels that are classes, to be told by {_IGNORED}, got {labels.dtype}: "
-                    f"evaluate with a batch_size that divides the number of samples"
+                    f"rows of padding need labels that are classes, to be told by {_IGNORED}, got {kind}: evaluate "
+                    f"with a batch_size that divides the number of samples"
                 )
             labels = labels.clone()
             labels[len(labels) - padding :] = _IGNORED

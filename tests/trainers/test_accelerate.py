@@ -93,6 +93,24 @@ def test_a_state_saved_after_any_batch_resumes_exactly(make: Any, tmp_path: Path
         accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
 
 
+def test_each_of_several_loaders_goes_on_from_its_own_place(tmp_path: Path) -> None:
+    accelerator = accelerator_for()
+    with training_loader() as one, training_loader(seed=1) as other:
+        prepared = prepare(accelerator, one, other)
+        expected = [rest_of(each, 3 * BATCHES) for each in prepared]
+        for steps, each in enumerate(prepared, 1):
+            each.set_epoch(0)
+            for number, _ in enumerate(each, 1):
+                if number == steps:
+                    break
+        accelerator.save_state(tmp_path)
+        for each in prepared:
+            each.set_epoch(2)
+        accelerator.load_state(tmp_path)
+        for steps, (each, whole) in enumerate(zip(prepared, expected, strict=True), 1):
+            assert rest_of(each, BATCHES - steps) == whole[steps:BATCHES]
+
+
 @pytest.mark.parametrize("batch", range(BATCHES))
 @pytest.mark.parametrize("restored", [False, True])
 def test_skipped_batches_are_not_read_and_the_rest_is_exact(expected: list[Step], batch: int, restored: bool) -> None:

@@ -355,6 +355,18 @@ def test_a_trainer_that_fits_twice_goes_on_and_another_begins(expected: list[Ste
     assert fitted(data=data, max_epochs=1, limit_val_batches=0) == expected[:BATCHES]
 
 
+def test_a_checkpoint_moves_only_the_training_that_goes_on_from_it(expected: list[Step], tmp_path: Path) -> None:
+    """Neither one after its weights were evaluated, nor the next one of the same data module."""
+    always = SaveAlways(tmp_path)
+    fitted(always, max_epochs=1)
+    checkpoint, step = always.saved[1]
+    data = RefurbDataModule(train=training_loader, val=evaluating_loader)
+    trainer_for().validate(Model(), datamodule=data, ckpt_path=checkpoint, weights_only=False)
+    assert fitted(data=data, max_epochs=1) == expected[:BATCHES]
+    assert fitted(data=data, checkpoint=checkpoint, max_epochs=1) == expected[step:BATCHES]
+    assert fitted(data=data, max_epochs=1) == expected[:BATCHES]
+
+
 def test_a_checkpoint_saved_after_training_has_the_place(expected: list[Step], tmp_path: Path) -> None:
     trainer = trainer_for(max_epochs=1)
     trainer.fit(Model(), datamodule=RefurbDataModule(training_loader, evaluating_loader))
@@ -440,9 +452,10 @@ def test_statistics_are_logged_as_often_as_the_trainer_logs() -> None:
             if "io/batches" in metrics:
                 self.kept.append((step, metrics))
 
-    for every, logged in ((2, ((2, 2), (4, 2), (5, 1))), (0, ((5, 5),))):
+    stats = LogStats("io/")  # Of each training, of a loader of its own, it begins to count anew.
+    for every, logged in ((2, ((2, 2), (4, 2), (5, 1))), (5, ((5, 5),)), (0, ((5, 5),))):
         logger = Kept()
-        fitted(LogStats("io/"), logger=[logger], log_every_n_steps=every)
+        fitted(stats, logger=[logger], log_every_n_steps=every)
         assert [(step, metrics["io/batches"]) for step, metrics in logger.kept] == [
             (BATCHES * epoch + step, batches) for epoch in range(EPOCHS) for step, batches in logged
         ]

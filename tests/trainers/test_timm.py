@@ -132,6 +132,13 @@ def test_all_that_timms_loader_has_is_there(prefetch_loader: Any) -> None:
         assert len(ours.dataset) == NUM_SAMPLES
 
 
+def test_images_targets_and_their_levels_are_put_on_the_device() -> None:
+    with train_loader() as inner:
+        loader = TimmLoader(inner, device="meta")
+        assert loader.device == torch.device("meta")
+        assert all(each.is_meta for each in (*next(iter(loader)), loader.mean, loader.std))
+
+
 def test_a_prefetch_loader_that_would_normalise_again_is_refused(prefetch_loader: Any) -> None:
     class Derived(prefetch_loader):  # type: ignore[misc]
         pass
@@ -278,6 +285,8 @@ def test_what_cannot_mix_the_loaders_batches_is_refused_at_once(mixup_module: An
         for mixup in (mixup_module.Mixup(mixup_alpha=0.4, num_classes=3), Mix(num_classes=3, mixup=0.4)):
             with pytest.raises(ConfigurationError, match=message):
                 TimmLoader(inner, mixup=mixup)
+        with pytest.raises(ConfigurationError, match=r"in 0\.\.12, since mixup has num_classes=13, got 0\.\.13"):
+            TimmLoader(inner, mixup=Mix(num_classes=NUM_SAMPLES - 1, mixup=0.4))
     negative = Arrays(np.zeros((NUM_SAMPLES, 32, 32, 3), np.uint8), np.arange(NUM_SAMPLES) - 1)
     inner = Loader(negative, RECIPE, Standard(NUM_SAMPLES, batch_size=4))
     with inner, pytest.raises(ConfigurationError, match=r"got -1\.\.12: number them from 0 on"):

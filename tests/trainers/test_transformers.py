@@ -144,13 +144,17 @@ def test_a_checkpoint_without_the_loaders_state_resumes_by_its_steps(expected: l
 
 def test_statistics_are_beside_the_loss_in_the_logs(tmp_path: Path) -> None:
     with training_loader() as loader:
+        for _ in loader:
+            pass
+        before = loader.stats()
         trainer = RefurbTrainer(
             Model(), arguments(tmp_path, logging_steps=BATCHES), train_dataset=loader, stats_prefix="io/"
         )
         trainer.train()
         logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+        assert logged == [entry for entry in trainer.state.log_history if "io/samples" in entry]
         assert [entry["io/samples"] for entry in logged] == [NUM_SAMPLES] * EPOCHS
-        assert sum(entry["io/hits"] for entry in logged) == loader.stats().hits > 0
+        assert sum(entry["io/hits"] for entry in logged) == (loader.stats() - before).hits > 0
 
 
 @pytest.mark.parametrize("num_samples", [NUM_SAMPLES, 16, 4])
@@ -179,6 +183,16 @@ def test_what_the_trainer_would_count_wrong_is_refused(tmp_path: Path) -> None:
         trained(tmp_path, loader, per_device_train_batch_size=3)
     with evaluating_loader() as loader, pytest.raises(ConfigurationError, match=r"got pad=False: pass Evaluate\("):
         RefurbTrainer(Model(), arguments(tmp_path)).evaluate(loader)
+    with evaluating_loader(pad=True) as loader:
+        trainer = RefurbTrainer(Model(), arguments(tmp_path, per_device_eval_batch_size=3))
+        for serve in (trainer.evaluate, trainer.predict):
+            with pytest.raises(ConfigurationError, match=r"per_device_eval_batch_size must be .*, got 3 and 4: pass"):
+                serve(loader)
+    targets = {"boxes": [torch.zeros(0, 4)] * 2}
+    with pytest.raises(
+        ConfigurationError, match=r"labels that are classes, .* got targets: evaluate with a batch_size"
+    ):
+        trainer._mapping((torch.zeros(2, 3, 8, 8), targets), 1)
     scores = Arrays(np.zeros((NUM_SAMPLES, 32, 32, 3), np.uint8), np.linspace(0, 1, NUM_SAMPLES, dtype=np.float32))
     planner = Evaluate(NUM_SAMPLES, batch_size=BATCH_SIZE, pad=True)
     with (

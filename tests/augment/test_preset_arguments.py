@@ -132,6 +132,14 @@ def test_two_sides_are_height_and_width_of_the_window_that_is_taken(kernels: Ker
     }
 
 
+@pytest.mark.parametrize("sides", [(56, 112), (112, 56)])
+def test_what_a_crop_leaves_off_is_of_the_shorter_side(sides: tuple[int, int]) -> None:
+    height, width = sides
+    _, crop, *_, last, _ = rand_augment(sides, order="crop_last").stages
+    assert (crop, last) == (RandomResizedCrop((height + 2, width + 2)), RandomCrop(sides, margin=2))
+    assert simple(sides, raw=True).stages[0] == RandomCrop(sides, margin=14, padding=7)
+
+
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_two_equal_sides_are_one(folder: ImageFolder, kernels: Kernels) -> None:
     assert rand_augment((32, 32)) == rand_augment(32)
@@ -369,6 +377,8 @@ def test_fingerprints_of_before_hold() -> None:
         (simple, {"scale": (0.5, 2)}, r"scale must be two numbers .* <= 1, got \(0\.5, 2\)"),
         (simple, {"ratio": (2, 1)}, r"ratio must be two finite numbers with 0 < low <= high, got \(2, 1\)"),
         (simple, {"scale": (0.5, 1), "raw": True}, r"scale must be left out with raw=True, .* got \(0\.5, 1\)"),
+        (simple, {"ratio": (1, 1), "raw": True}, r"ratio must be left out with raw=True, .* got \(1, 1\)"),
+        (simple, {"crop_interpolation": "bicubic", "raw": True}, "crop_interpolation must be left out with raw=True"),
         (simple, {"flip": 2}, r"flip: probability must be a number in 0\.\.1, got 2"),
         (simple, {"channels": 4}, "channels must be 3, or 1 for grey images, got 4"),
         (simple, {"dtype": torch.float16}, r"dtype must be 'float32', 'float16' or 'bfloat16', got torch\.float16"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,7 @@ def test_deit3_is_3_augment_and_jitter() -> None:
     assert [*deit3().stages] == [*BEGIN, *policy]
     simple = [Decode(), Resize(224, "bicubic"), RandomCrop(224, padding=4, padding_mode="reflect"), HorizontalFlip()]
     assert [*deit3(crop="simple").stages] == [*simple, *policy]
+    assert deit3(crop="simple", crop_interpolation="bilinear").stages[1] == Resize(224, "bilinear")
 
 
 def test_deit3_with_a_simple_crop_splits_at_its_own_stages() -> None:
@@ -101,6 +103,13 @@ def test_convnext_is_rand_augment_and_erasing_by_noise() -> None:
     assert len(convnext(erasing=0.0).stages) == 5
 
 
+def test_what_is_painted_by_timms_recipes_is_of_the_mean_and_the_deviation_that_are_said() -> None:
+    *_, layer, erasing = convnext(mean=(0.5, 0.25, 0.75), std=0.1).stages
+    assert layer == timm_auto_augment("rand-m9-mstd0.5-inc1", fill=(128, 64, 191))[-1]
+    assert isinstance(erasing, RandomErasing)
+    assert (erasing.mean, erasing.std) == ((0.5, 0.25, 0.75), (0.1, 0.1, 0.1))
+
+
 def test_airbench_mirrors_shifts_and_cuts_out() -> None:
     share = 144 / 1024
     hole = RandomErasing(1.0, (share, share), (1.0, 1.0), "mean", mean=CIFAR10_MEAN, std=CIFAR10_STD)
@@ -108,6 +117,7 @@ def test_airbench_mirrors_shifts_and_cuts_out() -> None:
     assert [*airbench().stages] == [HorizontalFlip(), crop, hole]
     small = RandomCrop(32, 4, 2, padding_mode="reflect")
     assert [*airbench(translate=2, cutout=0).stages] == [HorizontalFlip(), small]
+    assert airbench((32, 64)).stages[-1] == replace(hole, scale=(share / 2, share / 2))
 
 
 def test_the_square_of_airbench_is_whole_and_anywhere() -> None:
@@ -125,6 +135,7 @@ def test_simclr_is_jitter_grey_and_blur() -> None:
     assert simclr().output == Output(224, mean=0.0, std=1.0)
     weak = [*simclr(32, strength=0.5, blur=0.0).stages[3:]]
     assert weak == [RandomApply(ColorJitter(0.4, 0.4, 0.4, 0.1), 0.8), RandomGrayscale(0.2)]
+    assert simclr((320, 160)).stages[-1] == RandomApply(GaussianBlur(17), 0.5)
 
 
 def test_detectors_and_segmentation_jitter_scales() -> None:
@@ -153,7 +164,11 @@ def test_yolo_is_a_mosaic_at_twice_the_size_of_which_the_middle_is_left() -> Non
     assert yolo().output == Output(640, mean=0.0, std=1.0)
     assert (*yolo().partial,) == (*yolo(mosaic=False).partial,) == (*first,)
     own = yolo((64, 96), translate=0.2, scale=0.25, hsv_h=0.0, hsv_s=0.1, hsv_v=0.2, fliplr=0.0).stages
-    assert own[2:4] == (Mosaic((128, 192), 114), RandomAffine(0, (0.1, 0.1), (0.75, 1.25), None, "bilinear", 114))
+    assert own[1:4] == (
+        Resize(48),
+        Mosaic((128, 192), 114),
+        RandomAffine(0, (0.1, 0.1), (0.75, 1.25), None, "bilinear", 114),
+    )
     assert own[5:] == (HorizontalFlip(0.0), ColorJitter(brightness=0.2, saturation=0.1))
 
 
@@ -187,6 +202,7 @@ def test_the_shorter_side_is_as_long_as_is_said(margin: int) -> None:
         (lambda: resnet_strikes_back(procedure="A4"), "procedure must be A1, A2 or A3, got 'A4'"),  # type: ignore[arg-type]
         (lambda: deit3(crop="center"), "crop must be random_resized or simple"),  # type: ignore[arg-type]
         (lambda: airbench(cutout=32), "cutout must be less than 32, got 32"),
+        (lambda: airbench((64, 32), cutout=40), "cutout must be less than 32, got 40"),
         (lambda: airbench(cutout=-12), "cutout must be an int of at least 0, got -12"),
         (lambda: resnet_strikes_back(0), "size must be a positive integer"),
         (lambda: deit3((224, 160), crop="simple"), "size must be one number with crop='simple'"),

@@ -194,6 +194,10 @@ def test_a_recipe_that_leaves_another_size_than_the_output_is_refused(stages, fo
             {"dtype": "float16", "mean": (0.5, 1, 0.5), "std": (1.52e-5,) * 3},
             r"up to 65,789\.5 for .* with mean \(0\.5, 1, ",
         ),
+        (
+            {"dtype": "bfloat16", "mean": (0, 1, 0), "std": (1, 1 / 3.395e38, 1)},
+            r"at most 3\.38953e\+38, the most that bfloat16 holds",
+        ),
         ({"std": (1, 1, 1e-39)}, r"at most 3\.40282e\+38, the most that float32 holds, .*: pass a larger std$"),
         ({"mean": (123.7, 116.3, 103.5)}, r"pixels in 0 \.\. 1, got \(123.7, .*divide mean and std by 255"),
         ({"mean": (0, -0.1, 0)}, r"pixels in 0 \.\. 1, got"),
@@ -222,6 +226,11 @@ def test_the_least_std_that_is_accepted_makes_finite_values_of_black_and_white(k
         ((served, _),) = loader
     assert served.isfinite().all()
     assert served.abs().max() == 65504
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_what_half_precision_does_not_hold_other_types_may(dtype):
+    assert Output(32, dtype, std=1e-30).dtype == dtype
 
 
 def test_with_output_changes_the_output_and_nothing_else():

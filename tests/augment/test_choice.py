@@ -216,10 +216,12 @@ def test_fingerprints_tell_stages_and_probabilities_apart() -> None:
         (lambda: RandomChoice([MIRROR], (1, 2)), "either_flip: probabilities must be 1 numbers"),
         (lambda: RandomChoice([MIRROR, []], (0, 0)), "either_flip: probabilities must be 2 numbers"),
         (lambda: RandomChoice([MIRROR, []], (-1, 2)), "either_flip: probabilities must be 2 numbers"),
+        (lambda: RandomChoice([MIRROR, []], (float("inf"), 2)), "either_flip: probabilities must be 2 numbers"),
         (
             lambda: served([RandomApply(CenterCrop(20))], 0, "dali"),
             "random_center_crop: 'center_crop' must leave images as large as they enter, but one of 24 x 24 becomes 20",
         ),
+        (lambda: drawn(RandomApply(CenterCrop((24, 20)))), "one of 24 x 24 becomes 24 x 20: put it before 'random_cen"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(make: Any, said: str) -> None:

@@ -103,6 +103,7 @@ def test_a_mirrored_border_may_be_as_wide_as_the_image_but_one_pixel(by: Maker) 
             (7, 9),
             r"images must have at least 8 x 8 pixels \(size 8 - 2 \* padding 0\), got 7 x 9; put a",
         ),
+        (RandomCrop((8, 6), margin=4), (11, 10), r"images must be 12 x 10 pixels \(size \(8, 6\) .*, got 11 x 10"),
         (RandomCrop((8, 6), padding=2), (3, 9), r"at least 4 x 2 pixels \(size \(8, 6\) - 2 \* padding 2\), got 3 x 9"),
         (
             RandomCrop(8, padding=4, padding_mode="reflect"),

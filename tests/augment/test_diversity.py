@@ -134,6 +134,11 @@ def test_a_recipe_prints_what_each_split_keeps() -> None:
     ]
 
 
+def test_a_recipe_prints_height_and_width_of_its_output() -> None:
+    (line,) = (line for line in str(simple((20, 30))).splitlines() if line.startswith("output"))
+    assert line.startswith("output 20 x 30, float32")
+
+
 @pytest.mark.parametrize("reuse_factor", [0, -1, 1.5, True])
 def test_a_reuse_factor_that_is_no_positive_integer_is_refused(reuse_factor: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"reuse_factor must be an int of at least 1, got {reuse_factor}"):

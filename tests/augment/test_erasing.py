@@ -185,6 +185,7 @@ def test_an_image_with_too_long_a_side_for_noise_is_refused() -> None:
     assert stage.refusal(heights - 1, widths) is None
     refusal = "random_erasing: images must have at most 65,536 pixels a side, got 65537 x 10; put a resize before it"
     assert stage.refusal(heights, widths) == (1, refusal)
+    assert stage.refusal(widths, heights) == (1, refusal.replace("65537 x 10", "10 x 65537"))
 
 
 # Cutout

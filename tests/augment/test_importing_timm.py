@@ -145,6 +145,11 @@ def test_arguments_of_evaluation_are_a_resize_and_a_crop(arguments: dict[str, An
     assert evaluating(**arguments) == stages
 
 
+def test_the_split_can_be_chosen() -> None:
+    assert Recipe.from_timm(is_training=True).split == 3
+    assert Recipe.from_timm(is_training=True, split="flip").split == 2
+
+
 def test_one_channel_is_grey() -> None:
     assert Recipe.from_timm(input_size=(1, 28, 28), mean=(0.5,), std=(0.25,)).output == Output(
         28, "float32", 0.5, 0.25, channels=1

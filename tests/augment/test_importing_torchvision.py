@@ -94,6 +94,7 @@ ONE_BY_ONE: list[tuple[Callable[[Any], Any], Stage]] = [
         RandomAffine((1, 5), (0.1, 0.2), (0.9, 1.1), (-10, 10), "nearest", (1, 2, 3)),
     ),
     (lambda t: t.RandomAffine(7), RandomAffine(7)),
+    (lambda t: t.RandomAffine(7, shear=(-10, 10, -5, 5)), RandomAffine(7, shear=(-10, 10, -5, 5))),
     (lambda t: t.RandomPerspective(0.3, 0.7), RandomPerspective(0.3, 0.7)),
     (lambda t: t.ColorJitter(0.4, 0.3, 0.2, 0.1), ColorJitter(0.4, 0.3, 0.2, 0.1)),
     (lambda t: t.ColorJitter((0.5, 2.0)), ColorJitter((0.5, 2.0))),
@@ -550,6 +551,7 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([T.ToTensor(), T.ConvertImageDtype(torch.uint8)], "ConvertImageDtype(torch.uint8) cannot be imported"),
     ([stand_in("RandomResizedCropAndInterpolation", "timm.data.transforms")], "pass Recipe.from_timm what timm's"),
     ([stand_in("HorizontalFlip", "albumentations.augmentations.geometric")], "it resizes without anti-aliasing"),
+    ([stand_in("Compose", "albumentations.core.composition", transforms=[])], "albumentations's Compose cannot be imp"),
     ([stand_in("DINOTransform", "lightly.transforms.dino_transform")], "a recipe makes one view"),
     ([stand_in("Cutout", "util.cutout")], "Cutout of util.cutout cannot be imported: pass torchvision's transforms"),
 ]

@@ -321,6 +321,14 @@ class OtherPixels(HorizontalFlip):
 
 
 @dataclass(frozen=True)
+class OtherPlaces(RandAugmentLayer):
+    """A layer of operations that says where things go, but not in which steps."""
+
+    def matrices(self, parameters: Any, heights: Any, widths: Any) -> Any:
+        return np.tile(np.diag([2.0, 2.0, 1.0]), (len(heights), 1, 1))
+
+
+@dataclass(frozen=True)
 class OtherColours(HorizontalFlip):
     """A stage of colours that is derived from a flip."""
 
@@ -356,6 +364,10 @@ def test_a_class_with_another_apply_says_anew_where_things_go() -> None:
     mirror, sides = {"mirror": np.array([1])}, (np.array([4]), np.array([6]))
     assert OtherPixels().matrices(mirror, *sides) is None
     assert Moving().matrices({}, *sides) is None
+    (step,) = OtherPlaces().steps({}, *sides)
+    assert np.array_equal(step, [np.diag([2, 2, 1])])
+    (unpadded,) = RandomCrop(4, padding_mode="reflect").matrices({"start": np.array([[1, 2]])}, *sides)  # type: ignore[misc]
+    assert np.array_equal(unpadded, [[1, 0, 2], [0, 1, 1], [0, 0, 1]])
     assert np.array_equal(OtherColours().matrices(mirror, *sides), [np.eye(3)])  # type: ignore[arg-type]
     assert np.array_equal(OtherChances().matrices(mirror, *sides), [[[-1, 0, 6], [0, 1, 0], [0, 0, 1]]])
     own = KeepsPlace(lambda images: images ^ 255, "own")

@@ -150,6 +150,7 @@ def test_detectors_and_segmentation_jitter_scales() -> None:
     covering = ScaleJitter(480, (260 / 480, 1040 / 480), cover=True)
     assert [*segmentation().stages] == [Decode(), covering, HorizontalFlip()]
     assert segmentation().output == Output(480)
+    assert segmentation(fill=9).stages[1] == replace(covering, fill=9)
 
 
 def test_yolo_is_a_mosaic_at_twice_the_size_of_which_the_middle_is_left() -> None:
@@ -220,9 +221,18 @@ def test_what_the_papers_do_not_have_is_refused(make: Any, told: str) -> None:
         make()
 
 
-@pytest.mark.parametrize(
-    "preset", [resnet_strikes_back, deit3, convnext, airbench, simclr, large_scale_jitter, segmentation, yolo]
-)
+ALL = [resnet_strikes_back, deit3, convnext, airbench, simclr, large_scale_jitter, segmentation, yolo]
+
+
+@pytest.mark.parametrize("preset", ALL)
+def test_the_output_and_the_split_are_those_that_are_said(preset: Any) -> None:
+    said = {"dtype": "float16", "mean": 0.25, "std": 0.5, "channels_last": True}
+    recipe = preset(**said, **({} if preset is yolo else {"split": 0}))
+    assert recipe.output == Output(preset().output.size, **said)
+    assert recipe.split == (2 if preset is yolo else 0)
+
+
+@pytest.mark.parametrize("preset", ALL)
 def test_help_tells_every_argument_and_what_is_mixed(preset: Any) -> None:
     told = inspect.getdoc(preset) or ""
     for name in inspect.signature(preset).parameters:

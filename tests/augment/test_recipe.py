@@ -108,6 +108,12 @@ def test_encoded_images_can_be_cached_as_they_were_read():
     assert not Recipe(RAW, Output(32), 0).caches_encoded
 
 
+@pytest.mark.parametrize("split", range(5))
+def test_a_recipe_for_arrays_has_all_stages_but_decoding(split):
+    recipe = Recipe(STAGES, Output(32), split).for_arrays()
+    assert recipe == Recipe(STAGES[1:], Output(32), max(split - 1, 0)) == recipe.for_arrays()
+
+
 @pytest.mark.parametrize("split", [-1, 5, 2.0, True], ids=repr)
 def test_a_split_outside_the_stages_is_refused(split):
     message = rf"in 0..4, got {split!r}: the stages are {', '.join(NAMES)}"

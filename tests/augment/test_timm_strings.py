@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from nvidia.dali.auto_aug.auto_augment import get_image_net_policy
 from scipy.stats import chi2_contingency, kstest, norm
 
 from dalirefurb import Output, Recipe
@@ -276,6 +277,21 @@ def test_weights_that_no_string_above_has_are_timms() -> None:
     once = ("Posterize", "Color", "Sharpness", "Contrast", "Brightness")
     plain = dict.fromkeys([*(f"{name}Increasing" for name in once), "AutoContrast", "Equalize", "Invert"], 1)
     assert SETS["3aw"] == often | plain
+
+
+def test_policies_are_the_published_ones() -> None:
+    """DALI ships "v0" as its policy for ImageNet, without what has probability 0 and magnitudes that do not matter."""
+    plain = ("AutoContrast", "Equalize", "Invert")
+    halves = [[row[:3], row[3:]] for row in TIMM_POLICIES["v0"]]
+    ours = [[(name, p, None if name in plain else m) for name, p, m in row if p] for row in halves]
+    named = {"TranslateX": "TranslateXRel", "TranslateY": "TranslateYRel"}
+    theirs = [
+        [("".join(part.title() for part in each.name.split("_")), p, m) for each, p, m in row]
+        for row in get_image_net_policy().sub_policies
+    ]
+    assert ours == [[(named.get(name, name), p, m) for name, p, m in row] for row in theirs]
+    once = [("Solarize", 1.0, 5), ("Desaturate", 1.0, 10), ("GaussianBlurRand", 1.0, 10)]
+    assert [*TIMM_POLICIES["3a"]] == [(*each, "Identity", 0.0, 0) for each in once]
 
 
 def test_magnitudes_are_uniform_above_a_deviation_of_100() -> None:

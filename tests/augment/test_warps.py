@@ -378,6 +378,7 @@ def test_arguments_are_written_down_as_ranges() -> None:
             {"degrees": (1, 2, 3)},
             r"degrees must be two finite numbers .*, got \(1, 2, 3\): pass such as",
         ),
+        (RandomRotation, {"degrees": (0, math.inf)}, "degrees must be two finite numbers with low <= high, got"),
         (RandomRotation, {"degrees": math.inf}, "degrees must be a number of at least 0, or two, got inf"),
         (RandomRotation, {"degrees": 1, "fill": 256}, "fill must be a level in 0 .. 255, or 3 of them, got 256"),
         (

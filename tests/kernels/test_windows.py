@@ -110,6 +110,13 @@ def test_dalis_window_of_what_would_be_large_is_that_of_the_whole_image_within_a
     assert np.abs(serve(recipe.at(2), pictures) - serve(recipe, pictures)).max() <= 1
 
 
+def test_dalis_window_of_what_is_resized_to_two_sides_is_that_of_the_whole_image() -> None:
+    recipe = Recipe([Resize((64, 300_000)), CenterCrop(56)], levels(56), 1)
+    assert WHOLE_PIXELS < 64 * 300_000
+    pictures = noise((12, 40))
+    assert np.abs(serve(recipe.at(2), pictures) - serve(recipe, pictures)).max() <= 1
+
+
 @pytest.mark.skipif("numba" not in KERNELS, reason="Numba is not installed")
 @pytest.mark.parametrize(("interpolation", "flipped"), in_turn(INTERPOLATIONS, [False, True]))
 def test_the_kernels_window_has_the_pixels_of_the_whole_image(interpolation: Any, flipped: bool) -> None:

@@ -207,6 +207,7 @@ def test_nn_unets_stages_have_its_numbers() -> None:
         RandomGamma((0.7, 1.5), 0.3),
         RandomFlip3D((0, 1, 2), 0.5),
     ]
+    assert nn_unet(96, foreground=0.5)[0] == RandomAffine3D(96, 0.5)
 
 
 def test_nn_unets_stages_serve_the_same_at_every_split_and_with_a_store() -> None:

@@ -505,6 +505,7 @@ def test_what_cannot_be_served_is_refused() -> None:
         (lambda: recipe_of(0, RandomCrop3D((8, 10, 8)), RandomRotate90()), "as long along axis 0 as along axis 1"),
         (lambda: recipe_of(0, HostStage(noise, "mine", size=8)), "size is for images"),
         (lambda: recipe_of(0, RandomApply(RandomFlip3D(), 0.5)), "inside of"),
+        (lambda: recipe_of(0, RandomApply(RandomApply(RandomFlip3D(), 0.5), 0.5, "both")), "inside of 'both'"),
         (lambda: VolumeOutput(8, channels_last=True), "channels_last"),
         (lambda: CenterCrop3D(8, fill=float("nan")), "fill"),
         (lambda: CenterCrop3D(8, fill=None), "fill"),

@@ -460,6 +460,14 @@ def test_statistics_are_logged_as_often_as_the_trainer_logs() -> None:
             (BATCHES * epoch + step, batches) for epoch in range(EPOCHS) for step, batches in logged
         ]
     assert sum(metrics["io/samples"] for _, metrics in logger.kept) == EPOCHS * NUM_SAMPLES
+    trainer = trainer_for(stats, logger=[logger := Kept()], max_epochs=1)
+    with training_loader() as loader:
+        trainer.fit(Model(), loader)
+    assert [metrics["io/samples"] for _, metrics in logger.kept] == [NUM_SAMPLES]
+    with pytest.raises(
+        ConfigurationError, match=r"must fit with one dalirefurb\.Loader, got DataLoader: pass a RefurbD"
+    ):
+        trainer_for(stats).fit(Model(), torch.utils.data.DataLoader([(torch.zeros(3, 32, 32), 0)]))
 
 
 def test_whether_training_waits_is_logged_after_each_epoch_in_one_line(caplog: pytest.LogCaptureFixture) -> None:

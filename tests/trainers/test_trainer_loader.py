@@ -82,11 +82,12 @@ def test_loaders_are_made_of_functions_and_of_parts_with_a_store_or_what_makes_o
     planner = Standard(NUM_SAMPLES, batch_size=BATCH_SIZE)
     with make_loader(training_loader) as loader:
         assert loader.batch_size == BATCH_SIZE
-    for stores in ((), (MemoryStore(),), (MemoryStore,)):
+    for stores in ((), (MemoryStore(),), (MemoryStore,), (lambda: MemoryStore(max_bytes=2**20),)):
         with make_loader((source(), simple(32, raw=True), planner, *stores)) as loader:
             assert loader.planner is planner
     with pytest.raises(ConfigurationError, match=r"must return a dalirefurb\.Loader, got list: return Loader"):
         make_loader(list)
-    for wrong in (3, (source(),), None):
+    parts = (source(), simple(32, raw=True), planner)
+    for wrong in (3, parts[:2], (*parts, MemoryStore, MemoryStore), None):
         with pytest.raises(ConfigurationError, match="val must be a function that makes a Loader, or"):
             check_maker("val", wrong)

@@ -283,6 +283,16 @@ def test_any_chain_shows_what_numpy_makes(data: st.DataObject) -> None:
     assert np.array_equal(made["mask"], wanted[1])
 
 
+def test_what_was_filled_up_around_a_window_keeps_its_value_though_the_volume_goes_on_there() -> None:
+    from dalirefurb.engine.volumes import carried_through
+
+    image = np.arange(9**3, dtype=np.int16).reshape(1, 9, 9, 9)
+    stages = [CenterCrop3D(3, name="a"), CenterCrop3D(7, 5.0, name="b"), CenterCrop3D(8, 6.0, name="c")]
+    (made,) = carried_through(stages, {"image": image}, {}, 0).made()["image"]
+    window = np.pad(image[0, 3:6, 3:6, 3:6], 2, constant_values=5)
+    assert np.array_equal(made, np.pad(window, (1, 0), constant_values=6))
+
+
 def stage_named(stage: Any, name: str) -> Any:
     from dataclasses import replace
 
@@ -299,6 +309,22 @@ class Halved(VolumeStage):
 
     def fingerprint(self) -> dict[str, Any]:
         return {"stage": "Halved"}
+
+
+class Limited(VolumeStage):
+    name = "limited"
+
+    def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
+        voxels.clip(-0.5, 20.5)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"stage": "Limited"}
+
+
+def test_limits_of_whole_numbers_may_lie_between_them() -> None:
+    crop = CenterCrop3D((8, 10, 8))
+    plain, limited = (served(source_of(), recipe_of(1, *some), refurbish()) for some in ((crop,), (crop, Limited())))
+    assert all(torch.equal(one[0].clip(-0.5, 20.5), other[0]) for one, other in zip(plain, limited, strict=True))
 
 
 def test_a_stage_of_ones_own_changes_values() -> None:

@@ -283,8 +283,8 @@ def partner_rows(uniforms: NDArray[np.float64], lengths: Sequence[int], slice_ro
     Returns:
         Rows, int64 of shape (n, k).
 
-    >>> partner_rows(np.array([[0.0, 0.9]] * 5), [4, 1], slice_rows=2).tolist()
-    [[1, 1], [0, 0], [3, 3], [2, 2], [4, 4]]
+    >>> partner_rows(np.array([[0.0, 0.9]] * 7), [4, 3], slice_rows=2).tolist()
+    [[1, 1], [0, 0], [3, 3], [2, 2], [5, 5], [4, 4], [6, 6]]
     """
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
     ends = np.repeat(np.cumsum(lengths), lengths)

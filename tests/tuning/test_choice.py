@@ -174,16 +174,17 @@ def test_what_is_recommended_was_as_fast_as_the_best_other_in_turns(speeds, take
 
 
 @pytest.mark.parametrize(
-    ("speeds", "rounds", "missing"),
+    ("speeds", "rounds", "limit_s", "missing"),
     [
-        ([(1000,) * 3, (2000,) * 3, (2000,) * 3], 2, "had 2 of 3 turns beside the best other; needs about 60 s more"),
-        ([(1000,) * 3, (2000,) * 3, (2000,) * 3], 0, "had 0 of 3 turns beside the best other; needs about 120 s more"),
-        ([(1000,) * 3, (1500, 2000, 2500), (2000,) * 3], 3, "beside each other differed by 25 %; needs about 120 s"),
+        ([(1000,) * 3, (2000,) * 3, (2000,) * 3], 2, 120, "had 2 of 3 turns beside the best other; needs about 60 s"),
+        ([(1000,) * 3, (2000,) * 3, (2000,) * 3], 2, 95, "needs about 55 s more: tune(limit_s=150)"),  # in whole tens
+        ([(1000,) * 3, (2000,) * 3, (2000,) * 3], 0, 120, "had 0 of 3 turns beside the best other; needs about 120 s"),
+        ([(1000,) * 3, (1500, 2000, 2500), (2000,) * 3], 3, 120, "beside each other differed by 25 %; needs about 120"),
     ],
 )
-def test_nothing_is_recommended_where_turns_were_too_few_or_differed(speeds, rounds, missing):
+def test_nothing_is_recommended_where_turns_were_too_few_or_differed(speeds, rounds, limit_s, missing):
     choice = chosen(TURNS)
-    found = settled(choice, turned(choice, *speeds, rounds=rounds) if rounds else [], 120)
+    found = settled(choice, turned(choice, *speeds, rounds=rounds) if rounds else [], limit_s)
     assert (found.recommended, found.verdict) == (None, Verdict.INCONCLUSIVE)
     assert missing in found.missing
 

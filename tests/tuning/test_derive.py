@@ -28,7 +28,7 @@ def mixed(factor, *, on_disk=False):
     return (STANDARD + put) / factor + hit * (1 - 1 / factor) + more
 
 
-def derived(left_out=(), hand_over_s=None, changed=None):
+def derived(left_out=(), hand_over_s=None, changed=None, sizes=None, recipe=RECIPE):
     image_s = {
         HITS.standard: STANDARD,
         HITS: HIT,
@@ -40,11 +40,11 @@ def derived(left_out=(), hand_over_s=None, changed=None):
         **(changed or {}),
     }
     measured = Measured(
-        recipes={"paper": RECIPE},
+        recipes={"paper": recipe},
         usual=HITS,
         image_s={key: Spread.of([value]) for key, value in image_s.items() if key not in left_out},
         hand_over_s=hand_over_s or {},
-        sizes={HITS: PartialSizes(None, NBYTES, 0.0, NBYTES)},
+        sizes=sizes or {HITS: PartialSizes(None, NBYTES, 0.0, 2 * NBYTES)},
         disk_speeds=(1e9, 2e9),
     )
     others = {"cores": usable_cores(), "batch_size": 256, "read_s": 1 * US, "encoded_bytes": 100_000, "serial_s": 0.0}
@@ -104,3 +104,51 @@ def test_what_is_between_steps_is_the_median_of_rounds_and_that_of_standard_wher
     at_step = predict(costs, machine(), workload(step_s=1.0), configuration)
     assert at_step.images_per_s == pytest.approx(256 / (1.0 + 3e-4))
     assert Costs.from_dict(costs.as_dict()) == costs
+
+
+def test_each_split_has_its_own_costs_and_the_puts_of_images_of_about_as_many_bytes():
+    """Puts were measured at two splits; what is kept as it was read costs the cores what standard does."""
+    files, decoded, cropped = (HITS._replace(split=split) for split in (0, 1, 2))
+    on_gpu = cropped._replace(devices=("cpu", "gpu"))
+    sizes = {HITS: (1000, 0, 1000), files: (400, 50, 600), decoded: (5000, 300, 9000), cropped: (4000, 0, 4000)}
+    more = {
+        decoded: 200 * US,
+        decoded._replace(reuse_factor=2): (STANDARD + 90 * US) / 2 + 200 * US / 2 + MIXED,
+        cropped: 150 * US,
+        on_gpu: 50 * US,
+        on_gpu.standard: 500 * US,
+    }
+    made = {key: PartialSizes(None, *each) for key, each in (sizes | {on_gpu: (2000, 0, 2000)}).items()}
+    usual, *others = derived(changed=more, sizes=made).splits
+    assert (usual.put_s, usual.hit_s.median) == (pytest.approx(PUT), HIT)
+    found = [(each.standard_s.median, each.hit_s.median, each.put_s) for each in others]
+    assert found == [
+        (STANDARD, STANDARD, pytest.approx(PUT * 400 / 1000)),
+        (STANDARD, 200 * US, pytest.approx(90 * US)),
+        (STANDARD, 150 * US, pytest.approx(90 * US * 4000 / 5000)),
+        (500 * US, 50 * US, pytest.approx(PUT * 2000 / 1000)),
+    ]
+    assert [(each.cached, each.final) for each in others[:3]] == [
+        ("", "decode"),
+        ("decode", "random_resized_crop"),
+        ("random_resized_crop", "flip"),
+    ]
+    assert [each.deterministic for each in others] == [True, True, False, False]
+    assert [each.devices for each in others] == [("cpu", "cpu")] * 3 + [("cpu", "gpu")]
+    told = [(each.image_bytes, each.image_std_bytes, each.largest_bytes) for each in others[:3]]
+    assert told == [*sizes.values()][1:]
+    assert [sorted(each.kept) for each in others[:2]] == [[1, 2, 3, 4, 5]] * 2
+    arrays = derived(sizes={files: made[files], HITS: made[HITS]}, recipe=rand_augment(32, raw=True)).splits
+    assert [sorted(each.kept) for each in arrays] == [[1], [1, 2, 3, 4, 5]]
+
+
+def test_what_a_disk_takes_less_than_memory_is_noise():
+    """Its fetches and puts took less, by luck: none is a gain of the disk's."""
+    costs = derived(
+        changed={
+            reused(None, on_disk=True): HIT - DISK_GET,
+            reused(2, on_disk=True): mixed(2) - 2 * DISK_GET,
+            reused(4, on_disk=True): mixed(4) - DISK_GET,
+        }
+    )
+    assert (costs.disk.get_s, costs.disk.put_s) == (0, 0)

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from dalirefurb import Refurbish
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.tuning.costs import Costs
+from dalirefurb.tuning.costs import Costs, DiskCosts
 from dalirefurb.tuning.model import Configuration, largest_coverage, predict
 from tests.tuning.made import MS, PARTIAL_BYTES, UNLIMITED, costs, machine, split, workload
 
 STANDARD = Configuration(split(), 1, 1.0, "none")
 REUSED = Configuration(split(), 3, 1.0, "memory")
+THREE_RANKS = machine(cores=6, ranks=3)
 
 
 def speed(configuration=REUSED, *, of=None, on=None, **trained):
@@ -61,7 +62,13 @@ def test_misses_and_slots_are_those_of_the_plan(reuse_factor, coverage, shards):
         ("source", {"on": machine(source_bytes_per_s=11e6)}, 300),
         ("source", {"on": machine(source_bytes_per_s=11e6, cores=6, ranks=3), "batch_size": 255}, 300),  # they share it
         ("loader", {"of": costs(serial_ms=2)}, 500),
+        ("loader", {"of": costs(serial_ms=2), "on": THREE_RANKS, "batch_size": 255}, 1500),
         ("cores", {"step_cpu_s": 0.256, "step_s": 0.01}, 1 / (0.31e-3 + 0.5e-3)),
+        (
+            "cores",
+            {"step_cpu_s": 0.085, "step_s": 0.01, "on": THREE_RANKS, "batch_size": 255},
+            3 / (0.31e-3 + 0.5e-3),
+        ),
     ],
 )
 def test_the_slowest_part_is_the_bound(bound, changed, images_per_s):
@@ -107,6 +114,19 @@ def test_a_tiered_cache_fills_memory_first():
     assert predicted.memory_bytes <= some.memory_bytes
 
 
+def test_what_of_a_cache_is_on_the_disk_has_the_speeds_that_were_measured_there():
+    made = replace(costs(), disk=DiskCosts(0.0, 0.0, read_bytes_per_s=1e8, write_bytes_per_s=5e7, mixed_s=0.4 * MS))
+    whole, tiered = predict(made, machine(), workload(), REUSED).memory_bytes, replace(REUSED, tier="tiered")
+    half = machine(memory_bytes=whole // 2, disk_bytes=UNLIMITED)
+    assert speed(tiered, of=made, on=half) == pytest.approx(1 / (0.31 * MS + 0.2 * MS), rel=1e-3)
+    cold = replace(half, page_cache_bytes=0)
+    moved_s = PARTIAL_BYTES / 2 * (2 / 3 / 1e8 + 1 / 3 / 5e7)
+    assert speed(tiered, of=made, on=cold) == pytest.approx(1 / moved_s, rel=1e-3)
+    # Of samples that are not covered no miss is written.
+    some = replace(REUSED, tier="disk", reuse_factor=2, coverage=0.5)
+    assert speed(some, of=made, on=cold) == pytest.approx(1 / (PARTIAL_BYTES / 4 * (1 / 1e8 + 1 / 5e7)), rel=1e-3)
+
+
 def test_the_page_cache_has_to_hold_what_of_a_tiered_cache_is_on_the_disk():
     slow = {"disk_bytes": UNLIMITED, "disk_read_bytes_per_s": 1e6, "disk_write_bytes_per_s": 1e15}
     cold = machine(memory_bytes=4_000_000_000, page_cache_bytes=0, **slow)
@@ -121,6 +141,8 @@ def test_the_stall_is_what_is_left_of_the_time():
     predicted = predict(costs(), machine(), workload(step_s=0.5 * 256 * 0.7e-3), STANDARD)
     assert predicted.stall == pytest.approx(0.5)
     assert predict(costs(), machine(), workload(step_s=256 * MS), STANDARD).stall == 0
+    ranks = predict(costs(), THREE_RANKS, workload(step_s=0.5 * 85 * 0.7e-3, batch_size=255), STANDARD)
+    assert ranks.stall == pytest.approx(0.5)
 
 
 def test_the_first_epoch_computes_all_and_the_run_is_all_epochs():
@@ -128,6 +150,10 @@ def test_the_first_epoch_computes_all_and_the_run_is_all_epochs():
     assert predicted.epoch_0_s == pytest.approx(99_999 * 0.73e-3)
     assert predicted.run_s == pytest.approx(predicted.epoch_0_s + 9 * 99_999 / predicted.images_per_s)
     assert predicted.run_images_per_s == pytest.approx(999_990 / predicted.run_s)
+    ranks = predict(costs(), THREE_RANKS, workload(num_samples=99_999, batch_size=255, epochs=10), REUSED)
+    assert ranks.epoch_0_s == pytest.approx(predicted.epoch_0_s / 3)
+    assert ranks.run_s == pytest.approx(predicted.run_s / 3, rel=1e-3)
+    assert ranks.run_images_per_s == pytest.approx(999_990 / ranks.run_s)
 
 
 def test_what_is_not_covered_keeps_everything():
@@ -139,6 +165,13 @@ def test_ranks_share_the_machine():
     one = predict(costs(), machine(), workload(num_samples=204_800), REUSED)
     eight = predict(costs(), machine(cores=16, ranks=8), workload(num_samples=204_800, batch_size=2048), REUSED)
     assert eight.images_per_s == pytest.approx(8 * one.images_per_s, rel=1e-2)
+
+
+def test_a_faster_core_takes_less_for_images_and_in_the_loaders_own_threads_but_not_in_a_gpus():
+    fast, on_device = machine(core_speed=2.0), replace(REUSED, split=split(devices=("gpu", "gpu")), tier="device")
+    assert speed(REUSED, on=fast) == pytest.approx(2 * speed(REUSED))
+    assert speed(REUSED, of=costs(serial_ms=2), on=fast) == pytest.approx(1000)
+    assert speed(on_device, on=replace(fast, cores=4)) == pytest.approx(speed(on_device))
 
 
 def test_a_billion_samples_are_computed_at_once():
@@ -155,6 +188,14 @@ def test_the_largest_coverage_is_the_largest():
     assert fitting.memory_bytes <= small.memory_bytes < larger.memory_bytes
     assert largest_coverage(machine(memory_bytes=10), workload(), REUSED) == 0
     assert largest_coverage(machine(), workload(), REUSED) == 1
+    for tier, room in (("disk", (0, 10**9, 0)), ("tiered", (3 * 10**8, 7 * 10**8, 0)), ("device", (0, 0, 10**9))):
+        on = machine(**dict(zip(("memory_bytes", "disk_bytes", "device_bytes"), room, strict=True)))
+        assert largest_coverage(on, workload(), replace(REUSED, tier=tier)) == coverage, tier
+    varied = replace(REUSED, split=split(image_std_bytes=50_000.0, largest_bytes=10**8))
+    of_files = largest_coverage(small, workload(), varied)
+    slots = Refurbish(100_000, batch_size=256, reuse_factor=3, coverage=of_files).peak_slots
+    needed = 1.1 * slots * PARTIAL_BYTES + 4 * slots**0.5 * 50_000 + 4 * 10**8
+    assert 0.99 * 10**9 < needed < 10**9
 
 
 CONFIGURATIONS = st.builds(

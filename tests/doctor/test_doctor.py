@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -127,10 +129,53 @@ def test_a_driver_that_is_too_old_and_packages_of_different_cuda_are_wrong(
     ]
 
 
+@pytest.mark.parametrize(
+    ("driver", "newest"), [("580", 13), ("579", 12), ("525", 12), ("524", 11), ("450", 11), ("449", 10)]
+)
+def test_each_driver_is_for_the_cuda_that_nvidias_table_has(
+    driver: str, newest: int, installed: dict[str, str], root: Path
+) -> None:
+    found, *_ = findings.cuda(with_driver(root, f"{driver}.10.11"))
+    assert found.said == f"driver {driver}, for CUDA {newest} and older"
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda"),
+    [("cuda: Optional[str] = '12.8'", 12), ("cuda = '13.0'", 13), ("cuda: Optional[str] = None", None), ("", None)],
+)
+def test_the_cuda_of_pytorch_is_read_in_its_files(
+    version: str, cuda: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "version.py").write_text(f"__version__ = '2.9.0+cu99'\nnot_cuda = '7.1'\n{version}\nhip = '6.1'\n")
+    there = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(findings.importlib.util, "find_spec", lambda name: there)
+    assert findings._of_torch() == cuda
+    monkeypatch.setattr(findings.importlib.util, "find_spec", lambda name: None)
+    assert findings._of_torch() is None
+
+
 def test_two_wheels_of_cupy_are_both_named(installed: dict[str, str], root: Path) -> None:
     installed.update({"cupy-cuda12x": "14.0.0", "cupy-cuda13x": "14.0.0"})
     found = [finding.said for finding in findings.cuda(with_driver(root, "580.65.06")) if finding.state == "wrong"]
     assert found == ["CuPy is built for CUDA 12 and 13, and DALI for CUDA 12"]
+
+
+def test_a_cupy_without_a_wheel_of_dali_is_no_contradiction(installed: dict[str, str], root: Path) -> None:
+    installed.pop("nvidia-dali-cuda120")
+    installed["cupy-cuda12x"] = "14.0.0"
+    assert [finding.state for finding in findings.cuda(with_driver(root, "570.86.15"))] == ["good"]
+
+
+def test_versions_are_of_what_is_imported_first_by_the_names_that_others_ask_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = [("Torch", "2.9"), ("torch", "2.8"), ("Pillow", "12.0"), ("nvidia_dali_cuda120", "2.4.0"), (None, "1")]
+    made = [SimpleNamespace(metadata={"Name": name}, version=version) for name, version in there]
+    monkeypatch.setattr(findings.metadata, "distributions", lambda: made)
+    assert findings._installed() == {"torch": "2.9", "pillow": "12.0", "nvidia-dali-cuda120": "2.4.0"}
+    monkeypatch.setattr(findings.metadata, "requires", lambda _: ())
+    first, *_ = findings.versions()
+    assert "nvidia-dali-cuda120 2.4.0, torch 2.9, pillow 12.0; " in first.said
 
 
 def test_a_pytorch_for_the_cpu_beside_a_gpu_is_told(
@@ -144,6 +189,31 @@ def test_a_pytorch_for_the_cpu_beside_a_gpu_is_told(
 def test_a_machine_without_a_driver_runs_on_the_cpu(installed: dict[str, str], root: Path) -> None:
     (finding,) = findings.cuda(root)
     assert (finding.state, finding.said) == ("note", "there is no NVIDIA driver: all runs on the CPU")
+
+
+# Kernels
+
+
+@pytest.mark.parametrize(
+    ("folder", "kept", "states", "said"),
+    [
+        (None, 0, ["slow"], "there is no folder where compiled kernels can be kept"),
+        (Path("/k"), 0, ["note"], "none is compiled yet; the first loader does it, and keeps them in /k"),
+        (Path("/k"), 7, ["good"], "7 compiled functions are kept in /k"),
+    ],
+)
+def test_it_is_told_whether_kernels_are_compiled_and_kept(
+    folder: Path | None, kept: int, states: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dalirefurb.kernels.ahead.kept_kernels", lambda: (folder, kept))
+    monkeypatch.setattr(findings.sys, "gettrace", lambda: None)
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
+    found = [*findings.kernels()]
+    assert [finding.state for finding in found] == states
+    assert found[0].said.startswith(said)
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    monkeypatch.setattr(findings.sys, "gettrace", lambda: len)
+    assert [finding.state for finding in findings.kernels()] == [*states, "wrong", "note"]
 
 
 # The machine
@@ -164,6 +234,39 @@ def test_processes_beside_and_a_host_that_takes_cores_away_are_told(
 
 
 @pytest.mark.parametrize(
+    ("busy", "stolen", "own_s", "states", "values"),
+    [
+        (100, 0, 0.0, ["slow"], (0.5, 0.0)),
+        (100, 0, 0.6, ["good"], (0.2, 0.0)),  # What the doctor takes itself.
+        (48, 0, 0.0, ["good"], (0.24, 0.0)),
+        (0, 52, 0.0, ["good", "slow"], (0.0, 0.26)),
+        (0, 48, 0.0, ["good"], (0.0, 0.24)),
+    ],
+)
+def test_a_quarter_of_a_core_is_told(
+    busy: int,
+    stolen: int,
+    own_s: float,
+    states: list[str],
+    values: tuple[float, float],
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In two seconds; the system counts hundredths of them."""
+
+    def later(_: float) -> None:
+        (root / "proc/stat").write_text(f"cpu  {100 + busy} 0 50 9000 0 0 0 {stolen} 0 0\n")
+
+    monkeypatch.setattr(findings.time, "sleep", later)
+    times, own = iter([5.0, 7.0]), iter([(1.0, 0.0, 0.0, 0.0, 9.0), (1.0 + own_s, 0.0, 0.0, 0.0, 11.0)])
+    monkeypatch.setattr(findings.time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(findings.os, "times", lambda: next(own))
+    found = [*findings.load(root)]
+    assert [finding.state for finding in found] == states
+    assert (found[0].values["busy_cores"], found[0].values["stolen_cores"]) == values
+
+
+@pytest.mark.parametrize(
     ("usable", "affinity", "said"),
     [(2, 2, "the process's affinity says so"), (2, 8, "the CPU quota of its control group says so"), (8, 8, "8 of 8")],
 )
@@ -175,13 +278,23 @@ def test_what_limits_the_cores_is_told(usable: int, affinity: int, said: str, mo
     assert said in finding.said
 
 
+@pytest.mark.parametrize(("cores", "state"), [(1, "slow"), (2, "good")])
+def test_one_core_is_too_few(cores: int, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "usable_cores", lambda: cores)
+    monkeypatch.setattr(findings.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(findings.os, "sched_getaffinity", lambda _: set(range(cores)))
+    (finding,) = findings.cores()
+    assert finding.state == state
+    assert ("give the process two or more" in finding.remedy) == (state == "slow")
+
+
 def test_a_machine_at_rest_is_good(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings.time, "sleep", lambda _: None)
     (finding,) = findings.load(root)
     assert (finding.state, finding.values["busy_cores"]) == ("good", 0.0)
 
 
-@pytest.mark.parametrize(("available", "state"), [(1 * GB, "slow"), (48 * GB, "good")])
+@pytest.mark.parametrize(("available", "state"), [(1 * GB, "slow"), (1_953_124, "slow"), (1_953_125, "good")])
 def test_little_memory_is_told(root: Path, available: int, state: str) -> None:
     (root / "proc/meminfo").write_text(f"MemAvailable: {available} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n")
     (finding,) = findings.memory(root)
@@ -193,6 +306,8 @@ def test_swapping_is_told(root: Path) -> None:
     (root / "proc/meminfo").write_text(f"MemAvailable: {9 * GB} kB\nSwapTotal: {8 * GB} kB\nSwapFree: {3 * GB} kB\n")
     _, finding = findings.memory(root)
     assert (finding.state, finding.said) == ("slow", "5.37 GB are swapped out")
+    (root / "proc/meminfo").write_text(f"MemAvailable: {9 * GB} kB\nSwapTotal: {8 * GB} kB\nSwapFree: {7 * GB} kB\n")
+    assert len([*findings.memory(root)]) == 1
 
 
 def test_what_the_system_does_not_tell_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +358,53 @@ def test_a_slow_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "disk_speeds", lambda _: (5e7, 4e7, 5e9))
     (finding,) = findings.temporary_folder()
     assert finding.state == "slow"
-    assert "read at 40.00 MB/s from the disk and at 5.00 GB/s from the page cache" in finding.said
+    said = "written at 50.00 MB/s, read at 40.00 MB/s from the disk and at 5.00 GB/s from the page cache"
+    assert said in finding.said
+    assert finding.remedy.startswith("put a DiskStore on a local disk that is faster")
+    assert [*finding.values.values()][1:] == [5e7, 4e7, 5e9]
+    assert [*finding.values][1:] == ["write_bytes_per_s", "read_bytes_per_s", "page_cache_bytes_per_s"]
+    monkeypatch.setattr(findings, "disk_speeds", lambda _: (5e7, 1e8, 5e9))
+    (finding,) = findings.temporary_folder()
+    assert (finding.state, finding.remedy) == ("good", "")
+
+
+def test_shared_memory_is_as_fast_as_it_was_first_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "disk_speeds", lambda _: (1e9, 2e9, 3e9))
+    monkeypatch.setattr(findings.shutil, "disk_usage", lambda _: SimpleNamespace(free=64_000_000))
+    monkeypatch.setattr(findings.Path, "is_dir", lambda _: True)
+    (finding,) = findings.shared_memory()
+    assert finding.said.startswith("64.00 MB free, written at 1.00 GB/s and read at 2.00 GB/s; ")
+    assert finding.values == {"free_bytes": 64_000_000, "write_bytes_per_s": 1e9, "read_bytes_per_s": 2e9}
+    monkeypatch.setattr(findings.Path, "is_dir", lambda _: False)
+    assert [finding.state for finding in findings.shared_memory()] == ["note"]
+
+
+def test_speeds_are_bytes_a_second_of_a_file_that_is_dropped_from_the_page_cache_and_takes_half_the_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at the clock takes a tenth of a second: of 8 MB 4 are written, and read twice."""
+    clock = count(0)
+    dropped: list[int] = []
+    monkeypatch.setattr(findings.time, "perf_counter", lambda: next(clock) / 10)
+    monkeypatch.setattr(findings.os, "posix_fadvise", lambda *given: dropped.append(given[3]))
+    monkeypatch.setattr(findings.shutil, "disk_usage", lambda _: SimpleNamespace(free=8 << 20))
+    written, *read = findings.disk_speeds(tmp_path)
+    assert written == pytest.approx((4 << 20) / 0.1)
+    assert read == [pytest.approx((4 << 20) / 0.2)] * 2  # The end of the file is found at another look.
+    assert dropped == [findings.os.POSIX_FADV_DONTNEED]
+
+
+def test_a_file_is_looked_for_in_the_page_cache_at_its_beginning_middle_and_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: dict[int, bool | None] = {0: True, 5000: False, 9999: False}
+    (tmp_path / "a").write_bytes(bytes(10_000))
+    monkeypatch.setattr(findings, "is_cached", lambda _, place: held[place])
+    assert findings._cached_share(tmp_path / "a") == pytest.approx(1 / 3)
+    held[5000] = None
+    assert findings._cached_share(tmp_path / "a") == 0.5
+    held.update({0: None, 9999: None})
+    assert findings._cached_share(tmp_path / "a") is None
 
 
 def test_speeds_are_of_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
@@ -257,6 +418,46 @@ def test_a_disk_that_writes_slowly_is_not_written_to_for_long(tmp_path: Path, mo
     monkeypatch.setattr(findings, "_LONGEST_S", 1e-9)
     assert min(findings.disk_speeds(tmp_path)) > 0
     assert len(flushed) == 1
+
+
+@pytest.mark.parametrize(("cached", "state", "share"), [(3, "note", 0.5), (2, "good", 0.333)])
+def test_of_a_data_set_half_of_which_is_in_the_page_cache_that_is_told_and_what_is_not_is_read(
+    cached: int, state: str, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is there in part is neither."""
+    folder = write_folder(tmp_path / "images", num_samples=6)
+    files = sorted(folder.rglob("*.jpg"))
+    files[0].rename(files[0].with_suffix(".JPG"))
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    shares = dict.fromkeys(files, 0.0) | dict.fromkeys(files[: cached - 1], 1.0)
+    shares.update({files[4]: 0.25, files[5]: 0.75})
+    read: list[Path] = []
+    whole = Path.read_bytes
+    monkeypatch.setattr(findings, "_cached_share", shares.get)
+    monkeypatch.setattr(findings, "_kinds", lambda _: ())
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (read.append(path), whole(path))[1])
+    clock = iter([0.0, 0.5, 2.0, 2.0])
+    monkeypatch.setattr(findings.time, "perf_counter", lambda: next(clock))
+    told, measured = findings.data_set(folder)
+    assert (told.state, told.values["page_cache_share"]) == (state, share)
+    assert set(read) <= {path for path in files if not shares[path]}
+    nbytes = sum(path.stat().st_size for path in read)
+    assert len(read) == 2
+    assert measured.values == {"files_per_s": 1, "read_bytes_per_s": nbytes // 2}
+
+
+def test_of_a_large_data_set_files_from_all_of_its_first_ones_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[list[Path]] = []
+    for number in range(230):
+        (tmp_path / f"{number}.jpg").touch()
+    monkeypatch.setattr(findings, "_kinds", lambda files: looked_at.append(files) or ())
+    monkeypatch.setattr(findings, "_cached_share", lambda _: 1.0)
+    (finding,) = findings.data_set(tmp_path)
+    assert finding.said.startswith("100% of 200 of its files")
+    order = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert looked_at == [order[:200:4]]
 
 
 def test_a_data_set_that_is_read_slowly_is_not_read_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,6 +486,10 @@ def test_it_is_told_which_share_of_a_data_set_pillow_decodes_and_how_long_that_t
     assert kinds.remedy == "they are of no kind that DALI is given: as JPEG, PNG or WebP of 8 bits they would be"
     assert kinds.values["pillow_share"] == 0.25
     assert float(kinds.values["pillow_s_per_file"] or 0) > 0
+    for number in range(4):
+        picture(0, height=40, width=40).save(folder / "class_0" / f"c{number}.gif")
+    *_, kinds = findings.data_set(folder)
+    assert (kinds.state, kinds.values["pillow_share"]) == ("slow", 0.5)
     for path in folder.rglob("*.jpg"):
         path.rename(path.with_suffix(".bmp"))
         picture(0, height=40, width=40).save(path.with_suffix(".bmp"))
@@ -296,6 +501,7 @@ def test_it_is_told_what_an_image_takes_in_each_form_and_for_how_many_there_is_r
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(findings, "available_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(findings.shutil, "disk_usage", lambda _: SimpleNamespace(free=8_000_000))
     folder = tmp_path / "images"
     folder.mkdir()
     for name, side in (("a", 40), ("b", 60)):
@@ -304,6 +510,7 @@ def test_it_is_told_what_an_image_takes_in_each_form_and_for_how_many_there_is_r
     *_, forms, _ = findings.data_set(folder)
     assert forms.values == {"file_bytes": nbytes, "decoded_bytes": 3 * (1600 + 3600) // 2}
     assert "and 7.80 KB decoded; there is room for 128 decoded in memory and " in forms.said
+    assert forms.said.endswith(" and 1,025 decoded in the temporary folder's disk")
     assert "Kept(source, '/dev/shm/keep') decodes each once" in forms.remedy
 
 

@@ -248,13 +248,18 @@ def test_more_reuse_is_never_slower_and_never_keeps_more(configuration, factor):
         (machine, {"cores": 0}, "cores must be an int of at least 1, got 0"),
         (machine, {"ranks": -1}, "ranks must be an int of at least 1, got -1"),
         (machine, {"memory_bytes": -1}, "memory_bytes must be an int of at least 0, got -1"),
+        (machine, {"disk_bytes": 1.5}, "disk_bytes must be an int of at least 0, got 1.5"),
+        (machine, {"device_bytes": -1}, "device_bytes must be an int of at least 0, got -1"),
         (machine, {"page_cache_bytes": "1GB"}, "page_cache_bytes must be an int of at least 0, got '1GB'"),
         (machine, {"core_speed": math.inf}, "core_speed must be a number above 0, got inf"),
         (machine, {"source_bytes_per_s": 0}, "source_bytes_per_s must be a number above 0, got 0"),
         (machine, {"disk_read_bytes_per_s": 0}, "disk_read_bytes_per_s must be a number above 0, got 0"),
+        (machine, {"disk_write_bytes_per_s": -1}, "disk_write_bytes_per_s must be a number above 0, got -1"),
+        (workload, {"batch_size": 0}, "batch_size must be an int of at least 1, got 0"),
         (workload, {"num_samples": 0}, "num_samples must be an int of at least 1, got 0"),
         (workload, {"epochs": 1.5}, "epochs must be an int of at least 1, got 1.5"),
         (workload, {"step_s": -1.0}, "step_s must be a number of at least 0, got -1.0"),
+        (workload, {"step_cpu_s": math.nan}, "step_cpu_s must be a number of at least 0, got nan"),
     ],
 )
 def test_a_machine_or_a_run_that_cannot_be_is_refused(made, changed, said):

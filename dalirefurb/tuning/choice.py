@@ -190,7 +190,7 @@ def recommend(standard: Prediction, rows: Sequence[Prediction], *, min_kept: flo
     diverse = keeps or [standard, *(each for each in rows if each.kept >= min_kept)]
     fastest = max(each.run_images_per_s for each in diverse)
     fast = [each for each in diverse if each.run_images_per_s >= (1 - AS_FAST) * fastest]
-    return standard if standard in fast else min(fast, key=_preference)
+    return min(fast, key=_preference)
 
 
 def rival(choice: Choice) -> Configuration | None:
@@ -272,7 +272,7 @@ def _reuse_factors(split: SplitCosts, workload: Workload) -> list[int]:
 
 
 def _preference(prediction: Prediction) -> tuple[float, ...]:
-    """Return what to go by among the fastest; the least is taken."""
+    """Return what to go by among the fastest; the least is taken, which is the first standard's where it is one."""
     configuration = prediction.configuration
     uses = 1 if configuration.split.deterministic else configuration.reuse_factor
     taken = prediction.memory_bytes + prediction.disk_bytes + prediction.device_bytes

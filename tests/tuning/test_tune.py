@@ -318,7 +318,7 @@ def turns(choice, *_, off=(1.0, 1.0), **__):
     ]
 
 
-@pytest.mark.parametrize(("off", "status"), [((1.0, 1.0), 0), ((1.09, 1.09), 0), ((1.2, 1.0), 1), ((1.0, 1.2), 1)])
+@pytest.mark.parametrize(("off", "status"), [((1.0, 1.0), 0), ((1.09, 1.09), 0), ((1.12, 1.0), 1), ((1.0, 0.9), 1)])
 def test_verifying_decides_the_exit_status(folder, capsys, monkeypatch, off, status):
     monkeypatch.setattr("dalirefurb.tuning.tune.verify", partial(turns, off=off))
     monkeypatch.setattr("dalirefurb.tuning.tune.measure", lambda *_, **__: replace(costs(), batch_size=16))

@@ -140,8 +140,10 @@ OwnChoice = TypeVar("OwnChoice", bound=Choice)
 
 def configurations(costs: Costs, machine: Machine, workload: Workload) -> list[Configuration]:
     """List every configuration, each with the largest coverage that the machine has room for; first comes standard."""
-    firsts = list({(split.recipe, split.devices): split for split in reversed(costs.splits)}.values())[::-1]
-    found = [Configuration(split, 1, 1.0, "none") for split in firsts]
+    firsts: dict[object, SplitCosts] = {}
+    for split in costs.splits:
+        firsts.setdefault((split.recipe, split.devices), split)
+    found = [Configuration(split, 1, 1.0, "none") for split in firsts.values()]
     tiers: list[Tier] = ["memory"]
     if machine.disk_bytes and costs.disk is not None:
         tiers += ["disk", "tiered"]

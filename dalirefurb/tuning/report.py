@@ -345,13 +345,12 @@ def _draw_recipe(axes: Axes, choice: Choice, splits: Sequence[SplitCosts], top: 
 def _speeds(choice: Choice, split: SplitCosts) -> list[float]:
     """Return images/s at each reuse factor, with all samples in memory, however much that is, and no step."""
     loading = replace(choice.workload, step_s=0.0, step_cpu_s=0.0)
-    machine = replace(choice.machine, memory_bytes=1 << 62)
     rows = [
         Configuration(split, factor, 1.0, "device" if split.on_device else "memory")
         for factor in _FACTORS
         if factor in split.kept
     ]
-    return [predict(choice.costs, machine, loading, row).images_per_s for row in rows]
+    return [predict(choice.costs, choice.machine, loading, row).images_per_s for row in rows]
 
 
 def _apart(heights: Sequence[float], top: float) -> list[float]:

@@ -16,12 +16,13 @@ from dalirefurb import Refurbish
 from dalirefurb.cli.tune import _code
 from dalirefurb.engine.stats import Verdict
 from dalirefurb.errors import ConfigurationError, DalirefurbError
+from dalirefurb.show import GREY
 from dalirefurb.tuning.choice import Verified, rival, settled
 from dalirefurb.tuning.costs import ORDERS, Costs, StepCosts
-from dalirefurb.tuning.report import shown, table
+from dalirefurb.tuning.report import forms, shown, table
 from dalirefurb.tuning.tune import advise, workload_of
 from tests.in_turn import in_turn
-from tests.tuning.made import MS, PARTIAL_BYTES, costs, machine, split, steady, workload
+from tests.tuning.made import MS, PARTIAL_BYTES, UNLIMITED, costs, machine, split, steady, workload
 
 STANDARD_BATCH_MS = 256 * 0.7
 
@@ -77,6 +78,9 @@ def test_what_was_assumed_is_said_near_the_top():
     )
     assert "no step given (--step-ms, or step= in Python)" in lines_of(costs(split()), machine(ranks=4))[2]
     assert "batches of 256 on 4 ranks" in lines_of(costs(split()), machine(ranks=4))[2]
+    said = lines_of(costs(split()), machine(memory_bytes=0, device_bytes=8_000_000_000))[2]
+    assert said.endswith("; at most 8.00 GB of GPU memory for a cache")
+    assert lines_of(costs(split()), machine(memory_bytes=0))[2].endswith("; at most nothing for a cache")
 
 
 ROUNDS_OF_ONE = steady(0.1 * MS, n=1)
@@ -205,6 +209,9 @@ def test_what_takes_turns_beside_it_is_of_another_split_keeps_enough_and_reuses(
     assert [each.reuse_factor for each in (alone.recommended.configuration, rival(alone))] == [3, 2]
     least = chosen(costs(split(kept=0.5), split("crop_last", kept=0.5), step_ms=10))
     assert (least.leave_off, rival(least)) == (True, None)
+    # With this step all three are as fast, with one a tenth shorter the last two are not.
+    alike = split(hit_ms=0.01), split("crop_last", hit_ms=0.0625), split("crop_last", 3, hit_ms=0.01)
+    assert rival(chosen(costs(*alike, step_ms=256 * 0.3))).split == alike[2]
 
 
 def test_leaving_reuse_off_was_tried_beside_the_best_other_too():
@@ -298,6 +305,106 @@ def test_what_each_form_takes_and_brings_is_said():
     assert rows[2][:3] == ["decoded images", "15.05 GB", "disk"]
     assert rows[3][:3] == ["partial images", "10.04 GB", "memory, disk"]
     assert float(rows[2][4]) > 1.5
+
+
+MANY = costs(
+    split(place=1, hit_ms=0.4, kept=1.0, deterministic=True),
+    split("crop_last", 3, hit_ms=0.05, standard_ms=0.6),
+    split(),
+    split(place=5, hit_ms=0.01, kept=0.4),
+    split(place=4, devices=("gpu", "gpu"), hit_ms=0.02, kept=0.99),
+    step_ms=30,
+)
+"""On the GPU 100,000 samples' versions, cached, take 12.04 GB at reuse factor 5: a share of 0.996 of them fits 12."""
+
+
+def test_the_table_has_what_was_computed_of_the_best_of_each_kind_that_keeps_enough():
+    on = {"memory_bytes": 4_000_000_000, "disk_bytes": 5_000_000_000, "device_bytes": 12_000_000_000}
+    choice = chosen(MANY, machine(**on, page_cache_bytes=0), epochs=20)
+    head, *rows, last = (re.split(r"  +", line.strip()) for line in table(choice).splitlines())
+    assert head == ["images/s", "of standard", "kept", "memory", "disk", "device", "epoch 0", "run", "limited by"]
+    assert last == [
+        "computed; of standard: as a multiple of standard loading (crop first); run: 20 epochs; * what to take"
+    ]
+    on_gpu, behind = "crop first on gpu/gpu", "cached after operation 1 of rand_augment, reuse factor"
+    # 6,092 is 1 / (0.2032 x 0.7 + 0.1992 x 0.03 + 0.7968 x 0.02 ms), and 6.4 min 73 s + 19 x 100,000 / 6,092.
+    standard = "-  -  -  {}  {}  cores"
+    assert ["  ".join(row) for row in rows] == [
+        "standard loading (crop first)  1,429  1.00  1.000  " + standard.format("70.0 s", "23.3 min"),
+        f"* {on_gpu}, {behind} 5, device, 100% of the samples  "
+        "6,092  4.26  0.980  -  -  11.99 GB  73.0 s  6.4 min  cores",
+        "standard loading (crop last)  1,667  1.17  1.000  " + standard.format("60.0 s", "20.0 min"),
+        f"standard loading ({on_gpu})  1,429  1.00  1.000  " + standard.format("70.0 s", "23.3 min"),
+        "crop last, cached after the flip, reuse factor 2, tiered  "
+        "2,878  2.01  0.975  4.00 GB  3.53 GB  -  64.4 s  12.1 min  cores",
+        f"{on_gpu}, {behind} 3, device  3,896  2.73  0.990  -  -  10.04 GB  73.0 s  9.3 min  cores",
+        f"{on_gpu}, {behind} 4, device  5,063  3.54  0.985  -  -  11.29 GB  73.0 s  7.5 min  cores",
+        "crop first, cached after the decode, kept for the whole run, tiered, 63% of the samples  "
+        "1,913  1.34  1.000  4.00 GB  4.99 GB  -  72.9 s  17.8 min  cores",
+    ]
+    code = choice.code(recipes={"paper": "first()", "crop_last": "last()"})
+    assert "recipe = first().at(4)  # cached after operation 1" in code
+    assert "reuse_factor=5, coverage=0.996)\n" in code
+    alone = replace(MANY, splits=(MANY.splits[0], MANY.splits[1]))
+    code = chosen(alone, machine(memory_bytes=4_000_000_000)).code(recipes={"paper": "first()", "crop_last": "last()"})
+    assert "recipe = last().at(3)  # cached after the flip" in code
+    assert MANY.splits[3].kept[2] < 0.95
+
+
+def test_all_that_was_computed_is_written():
+    on = machine(memory_bytes=4_000_000_000, disk_bytes=5_000_000_000, device_bytes=12_000_000_000)
+    choice = chosen(MANY, on, min_kept=0.9)
+    choice = settled(choice, turned(choice, (1400,) * 3, (6000, 6010, 6000), (2900,) * 3), 120)
+    written = choice.as_dict()
+    assert (written["min_kept"], written["headspace"]) == (0.9, choice.headspace)
+    assert len(written["rows"]) == len(choice.rows) > 10
+    first = {"recipe": "paper", "split": 1, "final": "stage_1", "reuse_factor": 1, "devices": ["cpu", "cpu"]}
+    assert first.items() <= written["standard"].items()
+    assert written["standard"]["images_per_s"] == choice.standard.images_per_s != written["rows"][0]["images_per_s"]
+    taken = {"final": "stage_4", "tier": "device", "devices": ["gpu", "gpu"], "misses": choice.recommended.misses}
+    assert taken.items() <= written["recommended"].items()
+    standard, recommended, other = written["verified"]
+    assert (standard["achieved"], recommended["achieved"]) == ((1400,) * 3, (6000, 6010, 6000))
+    assert (standard["prediction"], recommended["prediction"]) == (written["standard"], written["recommended"])
+    assert other["prediction"]["recipe"] != "paper" or other["prediction"]["devices"] == ["cpu", "cpu"]
+
+
+@pytest.mark.parametrize("devices", [("cpu", "gpu"), ("gpu", "gpu")])
+def test_the_code_says_which_part_is_where(devices):
+    decoded = split(place=1, hit_ms=0.1, kept=1.0, deterministic=True, devices=devices)
+    choice = chosen(costs(decoded, step_ms=1), machine(device_bytes=UNLIMITED))
+    code, (partial, final) = choice.code(path="x"), devices
+    assert f'partial_device="{partial}", final_device="{final}")' in code
+    # A keep's images are on the CPU.
+    assert ("Kept(source" in code) == (partial == "cpu")
+
+
+def test_of_several_ranks_each_has_its_shard_and_without_reuse_too():
+    on = machine(cores=8, ranks=2)
+    assert "reuse_factor=3, shards=2)\n" in chosen(costs(split(), step_ms=1), on).code()
+    standard = chosen(costs(split(hit_ms=0.7), step_ms=1), on).code()
+    assert "planner = Standard(source, batch_size=256, shards=2)\n" in standard
+
+
+def test_what_was_reached_is_compared_with_what_standard_reached():
+    choice = chosen(costs(split(), step_ms=10))
+    done = settled(choice, turned(choice, (1000,) * 3, (2500,) * 3, (2400,) * 3), 120)
+    taken = str(done).splitlines()[1]
+    assert "2,500 images/s reached, 2.50 times standard loading (crop first); " in taken
+    assert "in reserve" not in taken
+
+
+def test_partial_images_have_room_where_they_are_and_are_those_that_keep_enough():
+    lost = split(place=5, hit_ms=0.001, kept=0.4, image_bytes=5_000)
+    choice = chosen(costs(split(), lost), machine(memory_bytes=2_000_000_000, disk_bytes=20_000_000_000))
+    rows = [re.split(r"  +", line) for line in forms(choice).splitlines()]
+    assert rows[1] == ["files, form='encoded'", "11.00 GB", "disk", "-", "-"]
+    assert [row[0] for row in rows[2:]] == ["partial images"]
+    assert rows[2][1:3] == ["10.04 GB", "disk"]
+    files = split(place=0, hit_ms=0.5, kept=1.0, deterministic=True)
+    with_files = forms(chosen(costs(files, split()))).splitlines()[1]
+    assert re.split(r"  +", with_files)[1:3] == ["11.00 GB", "memory"]
+    assert float(re.split(r"  +", with_files)[4]) == pytest.approx(1.38, abs=0.02)
 
 
 def test_another_order_is_said_to_be_one_and_compared_with_standard_of_both():
@@ -520,7 +627,15 @@ def test_the_picture_has_a_line_for_each_split_and_the_step(tmp_path):
     assert said == {"after the decode", "after operation 1 of rand_augment", "a step can use 2,560"}
     assert "the dot is what to take: crop first, cached" in figure.get_suptitle()
     assert [len(line.get_xdata()) for line in axes.lines[:4]] == [5, 5, 5, 3]
-    assert len([line for line in axes.lines if line.get_marker() == "o"]) == 1
+    (dot,) = (line for line in axes.lines if line.get_marker() == "o")
+    assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (
+        5,
+        pytest.approx(1 / (0.73 * MS / 90 + 0.4 * MS * 89 / 90), 1e-4),
+    )
+    # Loading alone: no step is in them.
+    assert axes.lines[2].get_ydata()[[0, -1]].tolist() == pytest.approx([1 / 0.7e-3, 1 / (0.73e-3 / 5 + 0.08e-3)], 1e-3)
+    (limit,) = (line for line in axes.lines if line.get_color() == GREY)
+    assert limit.get_ydata() == [2560, 2560]
 
 
 ALIKE = [split(order, place, kept=1 - place / 100) for order in ORDERS for place in range(1, 6)]

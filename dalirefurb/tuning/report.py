@@ -280,7 +280,7 @@ def _kept(choice: Choice, configuration: Configuration, source: str, path: str) 
     """Return code of a keep, if that is what a configuration comes to: nothing is cached but what was decoded."""
     decoded = configuration.is_for_ever(choice.workload) and configuration.split.cached == _DECODE
     places = {"memory": (_KEEP_IN_MEMORY, choice.machine.memory_bytes), "disk": (path, choice.machine.disk_bytes)}
-    if not decoded or configuration.split.devices[0] != "cpu" or configuration.tier not in places:
+    if not decoded or configuration.tier not in places:
         return None
     folder, nbytes = places[configuration.tier]
     return f"Kept({source}, {folder!r}, size={nbytes})  # decoded once, for all trainings"
@@ -300,8 +300,8 @@ def _store(choice: Choice, configuration: Configuration, path: str) -> str:
 def _duration(seconds: float) -> str:
     """Write a time.
 
-    >>> _duration(3.25), _duration(400), _duration(9000)
-    ('3.2 s', '6.7 min', '2.5 h')
+    >>> _duration(3.25), _duration(119), _duration(120), _duration(7000), _duration(9000)
+    ('3.2 s', '119.0 s', '2.0 min', '116.7 min', '2.5 h')
     """
     if seconds < 120:
         return f"{seconds:.1f} s"

@@ -263,6 +263,8 @@ def test_what_is_kept_for_the_whole_run_is_said_in_words_and_not_by_a_reuse_fact
     assert "source = Kept(source, 'x', size=1000000000000)" in on_disk.code(path="x")
     as_read = chosen(costs(replace(decoded, split=0, cached="", final="decode"), step_ms=1))
     assert "cached before the decode, kept for the whole run" in str(as_read)
+    assert "recipe = paper.at(0)" in as_read.code()
+    assert "Kept(" not in as_read.code()
 
 
 def test_decoded_images_are_kept_before_anything_is_reused_where_all_have_room():
@@ -384,6 +386,8 @@ def test_of_several_ranks_each_has_its_shard_and_without_reuse_too():
     assert "reuse_factor=3, shards=2)\n" in chosen(costs(split(), step_ms=1), on).code()
     standard = chosen(costs(split(hit_ms=0.7), step_ms=1), on).code()
     assert "planner = Standard(source, batch_size=256, shards=2)\n" in standard
+    drawn = chosen(costs(split(), step_ms=100), on).figure().axes[0].lines
+    assert [line.get_ydata() for line in drawn if line.get_color() == GREY] == [[2560, 2560]]
 
 
 def test_what_was_reached_is_compared_with_what_standard_reached():
@@ -425,6 +429,7 @@ def test_standard_of_another_order_may_be_what_to_take():
     other = split("crop_last", hit_ms=0.34, standard_ms=0.35)
     taken = lines_of(costs(split(), other, step_ms=1), min_kept=1.0)[1]
     assert taken.startswith("leave reuse off, and take standard loading (crop last): ")
+    assert "2.00 times standard loading (crop first); this changes" in taken
     assert "this changes the order" in taken
     assert "fresh" not in taken
 

@@ -7,8 +7,10 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,21 +22,23 @@ from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, simp
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import BATCH_SIZE, parser
 from dalirefurb.cli.tune import OF_MEASUREMENT, TUNED
-from dalirefurb.engine.stats import Verdict
+from dalirefurb.engine.stats import Stats, Verdict
 from dalirefurb.errors import ConfigurationError, DalirefurbError, ReadError, StoreError
 from dalirefurb.planning.refurbish import Frozen
+from dalirefurb.store import MemoryStore
 from dalirefurb.tuning import choice as choosing
 from dalirefurb.tuning import measure as measuring
 from dalirefurb.tuning import tune as advising
 from dalirefurb.tuning import turns as turning
 from dalirefurb.tuning.choice import Verified
-from dalirefurb.tuning.costs import Costs, Key
+from dalirefurb.tuning.costs import Costs, Key, StepCosts
 from dalirefurb.tuning.measure import _Measurement, measure
-from dalirefurb.tuning.tune import advise, this_machine, verify
+from dalirefurb.tuning.model import Configuration, Workload, predict
+from dalirefurb.tuning.tune import advise, this_machine, turns_of, verify
 from dalirefurb.tuning.turns import Turns, read_some
 from tests.one_line import error_of
 from tests.pictures import write_folder
-from tests.tuning.made import costs, machine, split, workload
+from tests.tuning.made import costs, machine, split, steady, workload
 
 pytestmark = pytest.mark.usefixtures("traced_once")
 QUICK = {"batch_size": 16, "limit_s": 1.0, "epochs": 10}
@@ -79,6 +83,7 @@ def plan(folder, tmp_path_factory):
         said = []
         patch.setattr("dalirefurb.cli.tune.say", said.append)
         make_short(patch)
+        patch.setattr(measuring, "disk_speeds", lambda _: (1e9, 2e9, 3e9))
         assert main(arguments) == 0
     assert sorted(path.name for path in out.iterdir()) == ["plan.json", "plan.png"]
     return out / "plan.json", "\n".join(said)
@@ -110,8 +115,10 @@ def test_the_plan_is_json_with_costs_of_every_split(plan):
     # Splits that serve the same image again are left out.
     assert places == {("paper", split) for split in range(4)} | {("crop_last", split) for split in range(5)}
     assert all(split.standard_s.median > 0 and split.hit_s.median > 0 for split in measured.splits)
-    assert measured.disk is not None
+    assert (measured.disk.write_bytes_per_s, measured.disk.read_bytes_per_s) == (1e9, 2e9)
+    assert any(split.put_s for split in measured.splits)
     assert values["workload"]["step_s"] == pytest.approx(1e-5)
+    assert values["workload"]["step_cpu_s"] == 0
 
 
 def test_another_machine_is_computed_from_costs_and_nothing_is_measured(plan, tmp_path, capsys, monkeypatch):
@@ -127,6 +134,66 @@ def test_another_machine_is_computed_from_costs_and_nothing_is_measured(plan, tm
     assert "shards=8" in said or "Standard(" in said
     assert "run: 90 epochs" in said
     assert re.search(r"trivial_augment\(32[,)]", said), "the code is of what was measured"
+
+
+def elsewhere(tmp_path, described, *options, made=None):
+    """Compute for a machine that is described, and return what is written."""
+    (tmp_path / "costs.json").write_text(json.dumps(advise(made or costs(), machine(), workload()).as_dict()))
+    (tmp_path / "machine.toml").write_text(described)
+    files = ["--costs", str(tmp_path / "costs.json"), "--machine", str(tmp_path / "machine.toml")]
+    assert main(["tune", *files, *options, "--json", str(tmp_path / "out.json")]) == 0
+    return json.loads((tmp_path / "out.json").read_text())
+
+
+def test_a_machine_and_a_training_are_as_their_file_says_and_else_as_is_usual(tmp_path, capsys):
+    sizes = {"memory": 1, "disk": 2, "device_memory": 3, "page_cache": 4}
+    speeds = {"source_bandwidth": 5, "disk_read": 6, "disk_write": 7}
+    told = "".join(f'{name} = "{number}GB"\n' for name, number in (sizes | speeds).items())
+    training = "[training]\nnum_samples = 50000\nbatch_size = 512\nepochs = 12\nstep_ms = 8\n"
+    written = elsewhere(
+        tmp_path, f"[machine]\ncores = 24\ngpus = 4\ncore_speed = 1.5\n{told}{training}", "--min-kept", "0.8"
+    )
+    nbytes = ("memory_bytes", "disk_bytes", "device_bytes", "page_cache_bytes")
+    per_s = ("source_bytes_per_s", "disk_read_bytes_per_s", "disk_write_bytes_per_s")
+    numbers = {name: number * 10**9 for name, number in zip((*nbytes, *per_s), range(1, 8), strict=True)}
+    assert written["machine"] == {"cores": 24, "ranks": 4, "core_speed": 1.5, **numbers}
+    run = {"num_samples": 50_000, "batch_size": 512, "epochs": 12, "step_s": 0.008, "step_cpu_s": 0.0}
+    assert (written["workload"], written["min_kept"]) == (run, 0.8)
+    written = elsewhere(tmp_path, "[machine]\ncores = 24\n[training]\nnum_samples = 64\n")
+    usual = {"ranks": 1, "core_speed": 1.0, **dict.fromkeys(nbytes, 0), **dict.fromkeys(per_s)}
+    assert written["machine"] == {"cores": 24, **usual}
+    run = {"num_samples": 64, "batch_size": 64, "epochs": 90, "step_s": 0.0, "step_cpu_s": 0.0}
+    assert (written["workload"], written["min_kept"]) == (run, 0.95)
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "made"), [("paper", "rand_augment(224)"), ("crop_last", "rand_augment(224, order='crop_last')")]
+)
+def test_the_code_makes_the_order_that_is_recommended(recipe, made, tmp_path, capsys):
+    described = '[machine]\ncores = 2\nmemory = "99GB"\n[training]\nnum_samples = 1000\n'
+    of_both = costs(*(split(order, hit_ms=0.01 if order == recipe else 0.5) for order in ("paper", "crop_last")))
+    elsewhere(tmp_path, described, made=of_both)
+    assert f"recipe = {made}.at(4)" in capsys.readouterr().out
+
+
+def test_what_is_given_on_the_command_line_is_tuned_with(folder, tmp_path, capsys, monkeypatch):
+    given = {}
+
+    def tuned(source, recipes, *, told, **arguments):
+        assert [*recipes] == ["paper", "crop_last"]
+        given.update(arguments)
+        return advise(costs(), machine(), workload())
+
+    monkeypatch.setattr("dalirefurb.tuning.tune.tune", tuned)
+    numbers = ["--batch-size", "16", "--epochs", "7", "--step-ms", "2.5", "--min-kept", "0.5", "--limit", "77"]
+    assert main(["tune", str(folder), *numbers, "--memory", "3GB", "--disk", str(tmp_path)]) == 0
+    on = {"memory": "3GB", "disk": tmp_path}
+    assert given == {"batch_size": 16, "epochs": 7, "step": 0.0025, "min_kept": 0.5, "limit_s": 77.0} | on
+    assert main(["tune", str(folder)]) == 0
+    usual = {name: each.default for name, each in inspect.signature(tune).parameters.items()}
+    assert given == {name: usual[name] for name in given}
+    capsys.readouterr()
 
 
 def test_costs_of_a_machine_that_cannot_be_are_one_line(plan, tmp_path, capsys):
@@ -362,6 +429,8 @@ def test_arrays_a_step_that_is_a_function_and_no_store_to_read(monkeypatch):
     assert set(steps) == {(16, 3, 8, 8)}
     measured = advice.costs
     assert measured.step.wall_s.median >= 0.001
+    assert measured.step.cpu_s > 0
+    assert measured.read_s == 0
     assert measured.splits[0].split == 0
     assert str(advice).splitlines()[0].startswith(str(advice.verdict))
     assert advice.code().startswith("source = source\nrecipe = recipe")
@@ -559,22 +628,182 @@ def test_a_recipe_that_cannot_be_served_takes_no_other_out(fails, monkeypatch):
     assert measured.standards == [key for key in keys.values() if key not in bad]
 
 
+def test_budgets_are_shares_of_what_there_is_and_the_run_is_what_was_measured(folder, tmp_path, monkeypatch):
+    given, verified = {}, {}
+
+    def measured(*_, **arguments):
+        given.update(arguments)
+        return replace(costs(), batch_size=16, step=StepCosts(steady(0.001), 0.0005))
+
+    monkeypatch.setattr(advising, "measure", measured)
+    monkeypatch.setattr(advising, "verify", lambda *_, **arguments: verified.update(arguments) or [])
+    monkeypatch.setattr(advising, "available_bytes", lambda: 10**10)
+    monkeypatch.setattr(advising, "bytes_on_disk", lambda _: 10**11)
+    monkeypatch.setattr(advising, "free_bytes", lambda: 10**12)
+    monkeypatch.setattr(advising.torch.cuda, "is_available", lambda: True)
+    source = ImageFolder(folder)
+    advice = tune(source, rand_augment(32), batch_size=16, disk=tmp_path, epochs=7, min_kept=0.8, limit_s=60)
+    on = advice.machine
+    assert (on.memory_bytes, on.disk_bytes, on.device_bytes) == (6 * 10**9, 8 * 10**10, 4 * 10**11)
+    assert on.page_cache_bytes == 4 * 10**9
+    assert (advice.workload, advice.min_kept) == (Workload(48, 16, 7, 0.001, 0.0005), 0.8)
+    assert given["placements"] == (("cpu", "cpu"), ("cpu", "gpu"), ("gpu", "gpu"))
+    assert (given["limit_s"], verified["seconds"], verified["disk"]) == (60, 15, tmp_path)
+    monkeypatch.setattr(advising.torch.cuda, "is_available", lambda: False)
+    advice = tune(source, rand_augment(32), batch_size=16, memory="1GB", device_memory="2GB")
+    assert (advice.machine.memory_bytes, advice.machine.disk_bytes, advice.machine.device_bytes) == (
+        10**9,
+        0,
+        2 * 10**9,
+    )
+    assert (given["placements"], advice.min_kept, advice.workload.epochs) == ((("cpu", "cpu"),), 0.95, 90)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fit", "rows"),
+    [(30.0, 10**6, 33 * 256), (30.0, 3, 3 * 256), (1.0, 10**6, 8 * 256), (1000.0, 10**6, 128 * 256)],
+)
+def test_turns_are_of_as_many_rows_as_there_is_time_and_room_for_and_of_that_share_of_the_memory(
+    seconds, fit, rows, monkeypatch
+):
+    given, slices = [], []
+
+    def turns_of(configuration, source, *arguments):
+        given.append((configuration, len(source), arguments[3]))
+        return SimpleNamespace(slice=lambda each_s, step: slices.append(each_s) or SimpleNamespace(image_s=0.001))
+
+    monkeypatch.setattr(advising, "turns_of", turns_of)
+    monkeypatch.setattr(advising, "read_some", lambda _: SimpleNamespace(rows=range))
+    monkeypatch.setattr(advising, "batches_that_fit", lambda nbytes, size: fit)
+    on = machine(memory_bytes=2_000_000_000, disk_bytes=1 << 50, page_cache_bytes=0)
+    choice = advise(costs(split()), on, workload())
+    done = verify(choice, None, {}, seconds=seconds)
+    small = replace(on, memory_bytes=int(rows / 100_000 * 2_000_000_000))
+    assert {each[1:] for each in given} == {(rows, small.memory_bytes)}
+    assert choice.recommended.configuration.tier == "tiered"
+    for each, (configuration, *_) in zip(done, given, strict=True):
+        assert each.prediction == predict(choice.costs, on, workload(), configuration)
+        expected = predict(choice.costs, small, workload(num_samples=rows), configuration)
+        assert each.predicted == expected.images_per_s
+    assert {0.5 <= each <= 4.0 for each in slices} == {True}
+
+
+def test_what_takes_turns_is_cached_where_and_as_far_as_it_is_to_be(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(Turns, "fill", lambda self: None)
+    monkeypatch.setattr(advising, "DeviceStore", type("DeviceStore", (MemoryStore,), {}))
+    source, recipes = ImageFolder(folder), {"paper": rand_augment(32)}
+    found = []
+    for tier in ("none", "memory", "disk", "tiered", "device"):
+        reuse_factor, coverage = (1, 1.0) if tier == "none" else (3, 0.4)
+        made = Configuration(split(place=3), reuse_factor, coverage, tier)
+        with ExitStack() as stack:
+            turns = turns_of(made, source, recipes, 16, tmp_path, 12_345, stack)
+        planner = turns.planner
+        found.append((type(turns.store).__name__, type(planner).__name__, turns.recipe.split))
+        assert (planner.batch_size, len(planner)) == (16, 3)
+        assert tier == "none" or (planner.reuse_factor, planner.coverage) == (3, 0.4)
+    stores = ["MemoryStore", "DiskStore", "TieredStore", "DeviceStore"]
+    assert found == [("NoneType", "Standard", 4), *((store, "Refurbish", 3) for store in stores)]
+
+
+def test_room_slices_and_steps_are_those_of_a_batch(monkeypatch):
+    monkeypatch.setattr(turning, "available_bytes", lambda: 8_000_000_000)
+    assert (turning.batches_that_fit(1e6, 10), turning.batches_that_fit(0, 10)) == (100, sys.maxsize)
+    monkeypatch.setattr(turning, "available_bytes", lambda: None)
+    assert turning.batches_that_fit(1 << 20, 8) == 128
+    # Three rounds; a turn takes 0.8 s beside its slices.
+    found = [turning.slice_s(left_s, [4.0, 1.0], (0.3, 1.0)) for left_s in (0.0, 9.6, 100.0)]
+    assert found == [0.3, pytest.approx(0.32), 1.0]
+    wall, cpu = count(0), count(0)
+    monkeypatch.setattr(turning.time, "perf_counter", lambda: next(wall) / 2)
+    monkeypatch.setattr(turning.time, "process_time", lambda: 3 * next(cpu))
+    monkeypatch.setattr(turning.torch.cuda, "is_available", lambda: False)
+    assert turning.step_s(lambda *_: None, (None, None)) == (0.5, 1.0)
+    monkeypatch.setattr(turning.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(turning.torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, device: self)
+    assert turning.copied_s(torch.zeros(4, 3)) == 0.5 / 4
+
+
+def test_a_slice_is_timed_from_batch_to_batch_and_by_images(folder, monkeypatch):
+    """The clock goes on by a second at each look, the processor's by two; what was made ahead is not timed."""
+
+    class Serving(SimpleNamespace):
+        def __iter__(self):
+            return iter([(None, range(4))] * 3)
+
+        def stats(self):
+            return Stats(batches=next(taken))
+
+    wall, cpu, taken = count(0), count(0), count(5)
+    monkeypatch.setattr(turning, "wait_until_idle", lambda _: None)
+    monkeypatch.setattr(turning.time, "perf_counter", lambda: float(next(wall)))
+    monkeypatch.setattr(turning.time, "process_time", lambda: 2.0 * next(cpu))
+    monkeypatch.setattr(
+        Turns, "_loader", lambda *_: nullcontext(Serving(batches_ahead=2, state_dict=lambda: {"at": 1}))
+    )
+    turns = Turns(None, None, None)
+    found = turns.slice(6.0)
+    assert (found.image_s, found.cpu_s, found.batch_s) == (6 / 24, 2 / 24, (1.0,) * 6)
+    assert found.stats.batches == 1
+    assert turns._state == {"at": 1}
+
+
+@pytest.mark.parametrize(
+    ("encoded", "samples", "nbytes", "rows"),
+    [
+        (True, 99, 0.0, 10 * 112),
+        (True, 10**6, 0.0, 10 * 112),
+        (False, 99, 0.0, 74 * 112),
+        (False, 20_000, 0.0, 179 * 112),
+        (False, 10**6, 0.0, 293 * 112),
+        (True, 99, 1.0, 5 * 112),
+    ],
+)
+def test_an_epoch_to_measure_with_is_long_enough_and_has_room(encoded, samples, nbytes, rows, monkeypatch):
+    monkeypatch.setattr(measuring, "batches_that_fit", lambda nbytes, size: 5 if nbytes else sys.maxsize)
+    source = type("Sized", (SimpleNamespace,), {"__len__": lambda self: samples})(encoded=encoded)
+    measured = SimpleNamespace(samples=SimpleNamespace(source=source, rows=lambda rows: rows), batch_size=112)
+    assert _Measurement._rows(measured, nbytes) == rows
+
+
+def test_of_samples_that_cannot_be_read_those_beside_them_are_taken(folder, tmp_path):
+    source = ImageFolder(folder)
+    paths = [source.name(index) for index in range(len(source))]
+    paths[5:5] = [str(tmp_path / "gone.jpg")]
+    samples = read_some(FileList(paths, [0] * len(paths)))
+    assert samples.unreadable == 1
+    assert sorted(samples.indices.tolist()) == [index for index in range(len(paths)) if index != 5]
+    sizes = [os.stat(path).st_size for path in paths if "gone" not in path]  # noqa: PTH116
+    assert samples.mean_bytes == pytest.approx(np.mean(sizes))
+
+
+def test_a_sample_is_read_in_its_share_of_the_time_that_all_took(monkeypatch):
+    clock = iter([1.0, 2.0, 3.0])
+    monkeypatch.setattr(turning, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(turning, "_lengths", lambda _, job: ({int(job[0]): 9}, [ReadError("gone")] * (len(job) - 1)))
+    assert read_some(Arrays(np.zeros((12, 4, 4, 3), np.uint8), np.zeros(12))).read_s == pytest.approx(2.0 / 12)
+
+
 def test_memory_beside_the_budget_is_the_page_caches(monkeypatch):
     monkeypatch.setattr("dalirefurb.tuning.tune.available_bytes", lambda: 10_000)
     assert this_machine(6000, 0).page_cache_bytes == 4000
     assert this_machine(11_000, 0).page_cache_bytes == 0
+    on = this_machine(6000, 5000, 3000)
+    assert (on.memory_bytes, on.disk_bytes, on.device_bytes, on.page_cache_bytes) == (6000, 5000, 3000, 4000)
 
 
 @pytest.mark.parametrize(
-    ("reuse_factor", "read_s", "taken"), [(1, 0.0095, 0.003 / 2), (1, 0.001, 0.01), (3, 0.0095, 0.01)]
+    ("reuse_factor", "read_s", "taken", "encoded"),
+    [(1, 0.0095, 0.003 / 2, True), (1, 0.001, 0.01, True), (3, 0.0095, 0.01, True), (1, 0.0095, 0.01, False)],
 )
 def test_of_standard_the_time_in_which_cores_wait_for_the_source_is_not_counted(
-    reuse_factor, read_s, taken, monkeypatch
+    reuse_factor, read_s, taken, encoded, monkeypatch
 ):
     """It is that of both cores together: an image costs each half of what it takes."""
     monkeypatch.setattr("dalirefurb.tuning.measure.usable_cores", lambda: 2)
     key = Key("paper", ("cpu", "cpu"), 2, reuse_factor, False)
-    samples = SimpleNamespace(source=SimpleNamespace(encoded=True), read_s=read_s)
+    samples = SimpleNamespace(source=SimpleNamespace(encoded=encoded), read_s=read_s)
     measured = SimpleNamespace(slices={key: [SimpleNamespace(image_s=0.01, cpu_s=0.003)] * 3}, samples=samples)
     assert _Measurement._image_s(measured, key).median == pytest.approx(taken)
 

@@ -164,6 +164,7 @@ def test_the_command_draws_targets_of_every_form_and_names_their_classes(tmp_pat
     assert "dog" in coco
     assert "on the pictures: boxes, polygons" in coco
     assert "class 1" in yolo
+    assert "on the pictures: boxes, polygons" in yolo
     capsys.readouterr()
     assert main(["show", "--masks", str(folders[1])]) == 2
     assert "--masks is for images of yours" in capsys.readouterr().err

@@ -349,14 +349,14 @@ def test_files_of_which_nothing_is_known_are_not_taken_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_folder(tmp_path / "images", num_samples=6)
-    first, second, *_ = (path for path in folder.rglob("*") if path.is_file())
+    first, second, third, *_ = (path for path in folder.rglob("*") if path.is_file())
     first.write_bytes(b"")
     read: list[Path] = []
-    monkeypatch.setattr(findings, "_cached_share", {first: None, second: 0.0}.get)
+    monkeypatch.setattr(findings, "_cached_share", {first: None, second: 0.0, third: 0.5}.get)
     whole = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: (read.append(path), whole(path))[1])
     told, measured, *_ = findings.data_set(folder)
-    assert told.said.startswith("0% of 1 of its files")
+    assert told.said.startswith("25% of 2 of its files")
     assert read[0] == second
     assert measured.values["files_per_s"]
 
@@ -435,9 +435,8 @@ def test_of_a_data_set_half_of_which_is_in_the_page_cache_that_is_told_and_what_
     folder = write_folder(tmp_path / "images", num_samples=6)
     files = sorted(folder.rglob("*.jpg"))
     files[0].rename(files[0].with_suffix(".JPG"))
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    shares = dict.fromkeys(files, 0.0) | dict.fromkeys(files[: cached - 1], 1.0)
-    shares.update({files[4]: 0.25, files[5]: 0.75})
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    shares = dict.fromkeys(files, 0.0) | dict.fromkeys(files[: cached + 1], 1.0) | {files[0]: 0.25, files[1]: 0.75}
     read: list[Path] = []
     whole = Path.read_bytes
     monkeypatch.setattr(findings, "_cached_share", shares.get)
@@ -450,7 +449,7 @@ def test_of_a_data_set_half_of_which_is_in_the_page_cache_that_is_told_and_what_
     assert set(read) <= {path for path in files if not shares[path]}
     nbytes = sum(path.stat().st_size for path in read)
     assert len(read) == 2
-    assert measured.values == {"files_per_s": 1, "read_bytes_per_s": nbytes // 2}
+    assert measured.values == {"files_per_s": 1, "read_bytes_per_s": round(nbytes / 2)}
 
 
 def test_of_a_large_data_set_files_from_all_of_its_first_ones_are_decoded(
@@ -502,6 +501,20 @@ def test_it_is_told_which_share_of_a_data_set_pillow_decodes_and_how_long_that_t
         picture(0, height=40, width=40).save(path.with_suffix(".bmp"))
     *_, kinds = findings.data_set(folder)
     assert (kinds.state, kinds.values["pillow_share"]) == ("slow", 1.0)
+
+
+def test_the_time_of_a_file_that_pillow_decodes_is_the_mean_of_these(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at the clock takes a thousandth of a second."""
+    clock = count(0)
+    monkeypatch.setattr(findings.time, "perf_counter", lambda: next(clock) / 1000)
+    files = [tmp_path / name for name in ("a.gif", "b.png", "c.gif", "d.png", "e.gif")]
+    for path in files:
+        picture(0, height=40, width=40).save(path)
+    *_, kinds = findings._kinds(files)
+    assert kinds.said.endswith("Pillow decodes 60% of 5 files that were looked at, in 1.0 ms each")
+    assert kinds.values == {"pillow_share": 0.6, "pillow_s_per_file": pytest.approx(0.001)}
 
 
 def test_it_is_told_what_an_image_takes_in_each_form_and_for_how_many_there_is_room(
@@ -556,6 +569,15 @@ def test_what_hangs_is_a_finding_and_what_it_found_before_is_kept(monkeypatch: p
     ]
     assert (found[-1].topic, found[-1].state) == ("temporary folder", "unknown")
     assert all("within" in finding.said for finding in found if finding.state == "unknown")
+
+
+def test_all_examinations_end_at_one_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: dict[str, float] = {}
+    monkeypatch.setattr("dalirefurb.doctor._found_until", lambda end, topic, _: ends.update({topic: end}) or ())
+    assert [*examine(tmp_path)] == []
+    assert len(ends) == 9
+    assert "data set" in ends
+    assert len({*ends.values()}) == 1
 
 
 def test_an_examination_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

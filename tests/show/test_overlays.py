@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -99,6 +101,40 @@ def test_each_kind_is_drawn_in_its_colour_at_its_place() -> None:
     assert np.asarray(tints.get_array())[..., 3].tolist() == [[0, 0.5], [0.6, 0]]
     assert classes_of([targets], kinds) == [2, 3]
     assert len({*COLOURS}) == len(COLOURS)
+
+
+def test_colours_are_those_of_classes_which_begin_anew_and_of_points_places() -> None:
+    masks = Masks([np.array([[0, 21], [7, 255]])], fill=7)
+    points = Keypoints([[[[1, 1], [3, 3], [5, 2]]]])
+    kinds = {"labels": Objects([[23]]), "boxes": Boxes([[[2, 1, 6, 4]]]), "mask": masks, "points": points}
+    targets = {name: kind.one(0, (2, 2) if name == "mask" else (5, 8)) for name, kind in kinds.items()}
+    targets["points"] = np.array([[[1, 1], [np.nan, np.nan], [5, 2]]])  # One of them is behind a horizon.
+    axes = Figure().add_axes((0, 0, 1, 1))
+    draw_targets(axes, (0, 8, 5, 0), targets, kinds, 8)
+    assert to_hex(axes.patches[0].get_edgecolor()) == COLOURS[3]
+    tints = np.asarray(axes.images[0].get_array())
+    assert tints[..., 3].tolist() == [[0, 0.5], [0.6, 0.5]]
+    assert [to_hex(tints[0, 1]), to_hex(tints[1, 0]), to_hex(tints[1, 1])] == [COLOURS[1], "#000000", COLOURS[15]]
+    (seen,) = axes.collections
+    assert np.asarray(seen.get_offsets()).tolist() == [[1, 1], [5, 2]]
+    assert [to_hex(colour) for colour in seen.get_facecolors()] == [COLOURS[0], COLOURS[2]]  # type: ignore[attr-defined]
+    assert classes_of([targets], kinds) == [21, 23, 255]
+    # No class is left out of a mask without colour, nor are other numbers than classes named.
+    unfilled = Masks([np.array([[0, 3]])], fill=0)
+    assert classes_of([{"mask": unfilled.one(0, (1, 2))}], {"mask": unfilled}) == [3]
+    axes = Figure().add_axes((0, 0, 1, 1))
+    draw_targets(axes, (0, 2, 1, 0), {"mask": np.array([[0, 3]])}, {"mask": unfilled}, 2)
+    assert np.asarray(axes.images[0].get_array())[..., 3].tolist() == [[0, 0.5]]
+
+
+@pytest.mark.parametrize("labels", [[[0.25]], [[[3, 4]]]])
+def test_labels_that_are_no_classes_give_no_colour_and_no_name(labels: list[Any]) -> None:
+    kinds = {"labels": Objects(labels), "boxes": Boxes([[[2, 1, 6, 4]]])}
+    targets = {name: kind.one(0, (5, 8)) for name, kind in kinds.items()}
+    axes = Figure().add_axes((0, 0, 1, 1))
+    draw_targets(axes, (0, 8, 5, 0), targets, kinds, 8)
+    assert [to_hex(box.get_edgecolor()) for box in axes.patches] == [COLOURS[0]]
+    assert classes_of([targets], kinds) == []
 
 
 def test_names_of_classes_have_a_place_each_beside_others_or_in_a_line_below(tmp_path: Path) -> None:
@@ -242,6 +278,9 @@ def test_parts_are_outlined_within_and_named_where_they_are_seen() -> None:
     assert one.get_clip_path() is not None
     (name,) = axes.texts
     assert (name.get_text(), name.get_position(), name.get_color()) == ("17", (120, 210), "#ff0000")
+    small = np.array([[0, 0], [1, 0], [1, 6], [0, 6]])
+    draw_parts(axes, (100, 180, 260, 200), [("4", "#0000ff", small)], 8)
+    assert [*axes.texts] == [name]  # There is no room for another.
 
 
 def test_a_sheet_of_mosaics_names_samples_and_draws_what_is_shared_in_one_colour(tmp_path: Path) -> None:

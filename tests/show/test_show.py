@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_hex
 from PIL import Image, ImageColor
 
 from dalirefurb import Output, Prefetch, Recipe, augment
@@ -29,9 +30,17 @@ from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.show import CACHED, FRESH
 from dalirefurb.show.files import check_file, check_writable
 from dalirefurb.show.operations import MAGNITUDES, TABLES, draws, operate, stages_for
-from dalirefurb.show.pictures import Versions, levels, take_pictures
+from dalirefurb.show.pictures import Versions, levels, of_good_samples, square_image, take_pictures
 from dalirefurb.show.plots import compare_plans, history, history_plot, plan_plot
-from dalirefurb.show.sheet import CELL, _columns, operations_sheet, pictures_sheet
+from dalirefurb.show.sheet import (
+    CELL,
+    _columns,
+    _draw_picture,
+    _first_picture,
+    _paper,
+    operations_sheet,
+    pictures_sheet,
+)
 from dalirefurb.source import Arrays, ImageFolder
 from dalirefurb.store import MemoryStore
 from tests.in_turn import weekly
@@ -268,6 +277,9 @@ def test_a_picture_that_came_out_as_an_earlier_one_says_so(source):
         for uses in (taken[:3], taken[3:]):
             assert "," not in uses[0]
             assert any(re.fullmatch(r"epoch \d, as in \d", name) for name in uses[1:])
+            for name in uses:
+                epoch, *earlier = map(int, re.findall(r"\d", name))
+                assert all(3 * (epoch // 3) <= each < epoch for each in earlier), name
 
 
 @pytest.mark.parametrize("reuse_factor", [0, 13, 2.5])
@@ -303,6 +315,9 @@ def test_operations_are_shown_from_the_most_negative_magnitude_to_the_most_posit
     assert rows["Rotate"].magnitudes == ["-30", "-20", "-9", "0", "+9", "+20", "+30"]
     assert rows["Brightness"].magnitudes == ["0.10", "0.40", "0.73", "1.00", "1.27", "1.60", "1.90"]
     assert rows["TranslateX"].magnitudes[0] == "-45 %"
+    assert [rows[f"Translate{axis}"].unit for axis in "XY"] == ["share of the width", "share of the height"]
+    wide = {row.name: row for row in operate(image, TABLES["trivial_augment"][0])}["TranslateX"]
+    assert (wide.unit, wide.magnitudes) == ("pixels", ["-32", "-21", "-10", "0", "+10", "+21", "+32"])
     assert rows["Posterize"].magnitudes == ["8", "7", "6", "5", "4"]
     brightness = [float(each.mean()) for each in rows["Brightness"].pictures]
     assert brightness == sorted(brightness)
@@ -343,6 +358,17 @@ def test_the_plan_plot_draws_the_counts_and_its_axes_begin_at_0():
     assert drawn["plain shuffle"] == comparison.plain_shuffle[1:3].ravel().tolist()
     assert drawn["batch shuffler"] == comparison.refurbish[1:3].ravel().tolist()
     assert epochs.get_ylim()[0] == batches.get_ylim()[0] == 0
+    # All that is drawn has room below the legend.
+    assert epochs.get_ylim()[1] == pytest.approx(1.2 * 60)
+    assert batches.get_ylim()[1] == pytest.approx(1.2 * comparison.plain_shuffle[1:3].max())
+    assert comparison.plain_shuffle[1:3].max() > comparison.refurbish[1:3].max()
+    assert all(old.get_x() < new.get_x() for old, new in zip(epochs.patches[:5], epochs.patches[5:], strict=True))
+    assert [text.get_text() for text in batches.texts] == ["epoch 1", "epoch 2"]
+    assert batches.get_xlabel() == "batch (the last of an epoch has 4 rows)"
+    assert plan_plot(comparison).get_suptitle().endswith(": 60 samples, batches of 8, reuse factor 2")
+    first = plan_plot(compare_plans(Refurbish(64, batch_size=8, reuse_factor=2), 1)).axes[1]
+    assert [text.get_text() for text in first.texts] == ["epoch 0"]
+    assert first.get_xlabel() == "batch"
 
 
 HISTORIES = {
@@ -385,14 +411,31 @@ def test_a_history_plot_draws_the_samples_the_batches_and_the_sums():
         "served: 2.2 in 5 epochs": pytest.approx([epoch * 40 / 90 for epoch in range(6)]),
         "computed: 0.6 in 5 epochs": pytest.approx([0, *((40 + 4 * epoch) / 90 for epoch in range(5))]),
     }
+    assert samples.images[0].get_extent() == [0, 90, 4.5, -0.5]
+    colours = [to_hex(samples.images[0].cmap(kind)) for kind in range(3)]
+    legend = samples.get_legend()
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels == ["not served", "from the cache", "computed"]
+    assert colours == [to_hex(patch.get_facecolor()) for patch in legend.get_patches()]
+    assert colours[1:] == [to_hex(batches.images[0].cmap(share)) for share in (0.0, 1.0)] == [CACHED, FRESH]
+    # The range is that from the sample that is served least to the one that is served most.
+    served = sums.collections[0].get_paths()[0].vertices
+    assert {y for x, y in served.tolist() if x == 5} == {0, 5}
+    assert sums.get_ylim() == (0, pytest.approx(1.2 * 5))
+    assert history_plot(counted, title="it").get_suptitle() == "it: 90 samples, batches of 8, at most 36 cached"
+    assert history_plot(history(HISTORIES["standard"], 1), title="it").get_suptitle().endswith(", none cached")
 
 
 def test_a_history_plot_draws_so_many_batches_and_samples_as_can_be_seen():
     counted = history(BatchEcho(Standard(2100, batch_size=10), echoing_factor=2), 2)
     samples, batches, *_ = history_plot(counted, title="batch_echo").axes
     assert samples.images[0].get_array().shape == (2, 1000)
+    assert samples.get_xlim() == (0, 2100)
+    assert (samples.images[0].get_array() == 2).all()  # Each is computed, then served again.
     assert batches.images[0].get_array().tolist() == [[1, 0] * 50] * 2
     assert batches.get_xlabel() == "batches, the first 100 of 420"
+    _, batches, *_ = history_plot(history(Standard(200, batch_size=2), 1), title="standard").axes
+    assert batches.get_xlabel() == "batches"
 
 
 DRAWN = ("refurbish", "smartcache")
@@ -476,6 +519,8 @@ def colours_of_operations(preset):
         ("rand_augment", "Equalize", []),
         ("auto_augment", "Rotate", ["-30", "-10", "+10", "+30"]),
         ("auto_augment", "Solarize", ["170", "142", "29"]),
+        ("auto_augment_cifar10", "Rotate", ["-7", "+7"]),
+        ("auto_augment_svhn", "Solarize", ["199", "170", "85", "29"]),
         ("trivial_augment", "Rotate", []),
     ],
 )
@@ -502,6 +547,61 @@ def test_what_is_marked_is_drawn_in_a_colour_of_its_own(preset):
 def test_columns_say_what_is_fresh(split, reuse_factor, headings):
     columns = _columns(rand_augment(32, split=split), reuse_factor)
     assert [column.heading for column in columns] == headings
+
+
+def test_columns_say_what_they_are_of():
+    files, arrays = _columns(simple(32).at(0), 2), _columns(simple(32, raw=True, split=1), 2)
+    assert [column.text for column in files[:2]] == ["the file, decoded", "the file, as it was read"]
+    assert [column.text for column in arrays] == ["the array's image", "random_crop", "flip"]
+    assert _columns(simple(32).at(3), 2)[2].text == "nothing"
+
+
+@pytest.mark.parametrize(("split", "again"), [(1, "made anew"), (2, "drawn anew"), (3, "drawn anew")])
+def test_a_second_version_is_drawn_anew_only_where_something_is_random(source, split, again):
+    sheet = pictures_sheet(source, simple(32).at(split), name="simple", reuse_factor=2)
+    said = [text.get_text() for text in sheet.axes[0].texts]
+    assert said.count(f"version 2, {again}") == said.count("version 1") == 4
+    assert "cached: made once, used in 2 epochs, then made anew" in said
+
+
+def test_the_first_good_picture_is_operated_on(tmp_path):
+    folder = write_folder(tmp_path, num_samples=3)
+    source = ImageFolder(folder)
+    Path(source.name(0)).write_bytes(b"no image")
+    assert np.array_equal(_first_picture(source, 32), square_image(source, 1, size=32))
+    assert not np.array_equal(square_image(source, 1, size=32), square_image(source, 2, size=32))
+
+
+def test_pictures_are_given_up_after_ten_bad_ones():
+    asked, source = [], Arrays(np.zeros((20, 4, 4, 3), np.uint8), range(20))
+
+    def make(samples, bad):
+        asked.append(samples)
+        if samples[0] < bad:
+            raise SampleError(samples[0], f"{samples[0]}.jpg", "broken")
+        return samples
+
+    assert of_good_samples(source, 1, partial(make, bad=9)) == [9]
+    with pytest.raises(SampleError, match=r"9\.jpg"):
+        of_good_samples(source, 1, partial(make, bad=20))
+    asked.clear()
+    two = Arrays(np.zeros((2, 4, 4, 3), np.uint8), range(2))
+    assert of_good_samples(two, 4, partial(make, bad=1)) == [1]
+    assert asked == [[0, 1], [1]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "cell", "extent"),
+    [
+        ((60, 20, 3), 144, (74, 114, 144, 24)),
+        ((20, 60, 3), 144, (34, 154, 104, 64)),
+        ((100, 50, 3), 50, (34, 59, 62, 12)),
+    ],
+)
+def test_a_picture_is_in_the_middle_of_its_cell_enlarged_by_a_whole_factor_or_made_to_fit(shape, cell, extent):
+    """In a cell from (10, 0) on with a frame of 12 pixels."""
+    _, axes = _paper(200, 200)
+    assert _draw_picture(axes, 10, 0, np.zeros(shape, np.uint8), cell, frame=12) == extent
 
 
 @pytest.mark.weekly

@@ -1,6 +1,8 @@
 """Does the demo measure loading alone soundly, and tell of progress without tearing anything?"""
 
 import sys
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,15 +39,55 @@ def test_batches_made_ahead_are_not_counted_as_speed(monkeypatch):
     """Those that wait come at once; then each takes a second."""
     for cores in (1, 2, 8):
         monkeypatch.setattr(compare, "usable_cores", lambda cores=cores: cores)
-        now = [0.0]
+        now, asked = [0.0], []
         monkeypatch.setattr(compare.time, "perf_counter", lambda now=now: now[0])
 
-        def serve(count, now=now):
+        def serve(count, now=now, asked=asked):
+            asked.append(count)
             for number in range(count):
                 now[0] += number >= compare._MADE_AHEAD
                 yield number
 
         assert compare._turn(serve, 10)() == 10
+        assert asked == [{1: 6 + 26, 2: 6 + 52, 8: 8 + 208}[cores]]  # of as many batches by each process
+
+
+def test_loading_alone_is_the_median_of_turns_after_the_first(photographs, monkeypatch):
+    """The first turn is the fastest here."""
+    source, planner = ImageFolder(photographs), Refurbish(12, batch_size=4, reuse_factor=2)
+    speeds = {name: iter([1000.0, speed, 3 * speed, 2 * speed]) for name, speed in (("alone", 5.0), ("reused", 10.0))}
+    others = [iter([9.0, 1000.0, 1.0, 4.0, 2.0]), iter([1000.0, 1.5, 6.0, 3.0])]
+
+    class Fake:
+        def __init__(self, source, recipe, planner, store=None):
+            self.speeds = speeds["alone" if store is None else "reused"]
+
+        def slice(self, seconds):
+            return SimpleNamespace(image_s=1 / next(self.speeds))
+
+        def fill(self):
+            pass
+
+    made = iter(others)
+    monkeypatch.setattr(compare, "Turns", Fake)
+    monkeypatch.setattr(compare, "wait_until_idle", lambda _: None)
+    for name in ("_data_loader", "_stock_dali"):
+        monkeypatch.setattr(compare, name, lambda *_: None)
+    monkeypatch.setattr(compare, "_turn", lambda serve, rows: partial(next, next(made)))
+    found = compare.load_alone(source, rand_augment(32), planner)
+    assert {name: round(speed) for name, speed in found.items()} == {
+        "DataLoader": 2,
+        "stock DALI": 3,
+        "dalirefurb, standard": 10,
+        "dalirefurb, reuse factor 2": 20,
+    }
+    lines = compare.loading_table(found).splitlines()
+    assert [line.split()[-2:] for line in lines[1:5]] == [
+        ["2", "1.00x"],
+        ["3", "1.50x"],
+        ["10", "5.00x"],
+        ["20", "10.00x"],
+    ]
 
 
 def test_images_by_pillow_are_what_a_network_takes_each_drawn_anew(photographs):

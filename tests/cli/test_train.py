@@ -1,14 +1,23 @@
+from argparse import Namespace
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
 
-from dalirefurb.augment.presets import simple
+from dalirefurb.augment.presets import rand_augment, simple
+from dalirefurb.cli import main
+from dalirefurb.demo import commands
 from dalirefurb.demo.compare import TimedRun, explanation, table
 from dalirefurb.demo.training import EpochReport, SmallResNet, Trainer
 from dalirefurb.engine.stats import Stats
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.refurbish import Refurbish, Standard
-from dalirefurb.source import Arrays
+from dalirefurb.reading.bad_samples import BadSamplePolicy
+from dalirefurb.source import Arrays, ImageFolder
+from tests.pictures import write_folder
 
 SIZE = 32
 
@@ -107,6 +116,25 @@ def test_the_loss_learned_from_is_the_mean_of_the_samples_losses():
             assert torch.allclose(mine, weight.grad, rtol=1e-4, atol=1e-6)
 
 
+def test_images_held_out_change_nothing_that_is_learned(tmp_path):
+    with trainer(epochs=1) as training:
+        training.hold_out(ImageFolder(write_folder(tmp_path, num_samples=10)))
+        before = [value.clone() for value in training._model.state_dict().values()]
+        first = training.validation_accuracy()
+        assert first == training.validation_accuracy()
+        assert training._model.training
+        assert all(map(torch.equal, before, training._model.state_dict().values()))
+        assert first in {number / 10 for number in range(11)}
+
+
+def test_a_step_is_measured_on_a_whole_batch(monkeypatch):
+    with trainer(epochs=1) as training:
+        taken = []
+        monkeypatch.setattr(training, "_gradients", lambda images, labels: (taken.append(images.shape), (labels, 0))[1])
+        training.step_alone_s()
+    assert set(taken) == {(16, 3, SIZE, SIZE)}
+
+
 def test_any_seed_of_a_planner_will_do():
     with trainer(epochs=1, seed=10**30) as training:
         assert training.epoch().loss > 0
@@ -152,6 +180,8 @@ def test_a_run_that_is_too_short_tells_no_speeds(epochs):
     assert "misses per epoch" in said
     for word in ("speed-up", "images/s", "ms"):
         assert word not in said
+    learned = [report(misses=10, accuracy=share) for share in (0.25, 0.75)]
+    assert table([TimedRun("standard", learned)]).splitlines()[1].split() == ["standard", "10", "75.0%"]
 
 
 def test_a_table_leaves_the_first_epoch_out_and_divides_by_the_first_run():
@@ -164,6 +194,16 @@ def test_a_table_leaves_the_first_epoch_out_and_divides_by_the_first_run():
     assert len(header) == len(first) == len(second)
 
 
+def test_a_run_is_timed_by_medians_without_what_was_made_ahead():
+    ahead, slow = (
+        {"batch_s": (0.1, *50 * (1.0,)), "rows": 51 * (10,)},
+        {"batch_s": (*40 * (1.0,), *11 * (9.0,)), "rows": 51 * (10,)},
+    )
+    run = TimedRun("it", [report(**many(99.0)), report(**ahead), report(**ahead), report(**slow)], made_ahead=1)
+    assert run.images_per_s == pytest.approx(10)
+    assert run.batch_ms == 1000
+
+
 def test_the_explanation_says_why_training_gains_less_than_loading():
     runs = [
         TimedRun(name, 2 * [report(**many(seconds))]) for name, seconds in (("standard", 1.0), ("refurbished", 0.5))
@@ -172,3 +212,67 @@ def test_the_explanation_says_why_training_gains_less_than_loading():
     said = " ".join(explanation(runs, step_ms=70, loading=loading).split())
     assert "Training gains 2.00 times where loading alone gains 2.50: no cache shortens the network's own step" in said
     assert "7% of standard's time (70 of 1000 ms per batch)" in said
+
+
+class Learning(ExitStack):
+    """A trainer that is told what to do, and says what it did."""
+
+    made: ClassVar[list] = []
+
+    def __init__(self, source, recipe, planner, **arguments):
+        super().__init__()
+        self.made.append((source, recipe, planner, arguments))
+        self.store = SimpleNamespace(nbytes=12_000_000)
+        self.loader = SimpleNamespace(diagnose=lambda: "all is well", bad_samples=list)
+
+    def hold_out(self, source, **arguments):
+        self.made.append((source, arguments))
+
+    def validation_accuracy(self):
+        return 0.125
+
+    def epoch(self):
+        stats = Stats(hits=700, misses=300, consumer_wait_s=3.0)
+        rows, batch_s = np.full(20, 50), np.array([*19 * [0.25], 7.25])
+        return EpochReport(epoch=4, rows=rows, batch_s=batch_s, stats=stats, loss=1.5, accuracy=0.75)
+
+
+def test_train_prints_what_its_columns_say_and_trains_with_what_is_given(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("dalirefurb.demo.training.Trainer", Learning)
+    monkeypatch.setattr("dalirefurb.demo.commands._share_cores", lambda: None)
+    monkeypatch.setattr(Learning, "made", [])
+    folder = write_folder(tmp_path, num_samples=48)
+    augmentation = ["--size", "32", "--layers", "3", "--magnitude", "5", "--order", "crop_last"]
+    training = [
+        "--epochs",
+        "1",
+        "--learning-rate",
+        "0.5",
+        "--val-share",
+        "0.25",
+        "--seed",
+        "7",
+        "--max-pixels",
+        "99999",
+    ]
+    assert main(["train", str(folder), *augmentation, *training, "--on-bad-sample", "replace"]) == 0
+    (source, recipe, planner, given), (held_out, validated) = Learning.made
+    assert (len(source), len(held_out), planner.batch_size, planner.seed) == (36, 12, 36, 7)
+    assert recipe == rand_augment(32, layers=3, magnitude=5, order="crop_last")
+    policy = BadSamplePolicy("replace", max_pixels=99_999)
+    assert given == {"epochs": 1, "learning_rate": 0.5, "kernels": None, "bad_samples": policy}
+    assert validated == {"kernels": None, "bad_samples": policy}
+    head, kept, _, _, row, *_ = capsys.readouterr().out.splitlines()
+    assert head == "48 images in 3 classes, 12 of them to judge by; 1 batches of 36 an epoch"
+    assert "(12 MB); fresh: " in kept
+    # 1000 images in 12 s; a quarter of the time it waited.
+    assert row.split() == ["4", "83", "700", "300", "25%", "250.0", "600.0", "1.500", "75.0%", "12.5%"]
+
+
+@pytest.mark.parametrize(
+    ("images", "epochs", "cores", "said"),
+    [(2000, 4, 2, "2 minutes"), (2000, 4, 4, "a minute"), (20_000, 9, 2, "25 minutes")],
+)
+def test_a_demo_says_about_how_long_it_takes(images, epochs, cores, said, monkeypatch):
+    monkeypatch.setattr(commands, "usable_cores", lambda: cores)
+    assert commands._duration(Namespace(images=images, epochs=epochs)) == said

@@ -32,7 +32,9 @@ from dalirefurb.system.resources import Budget, amount, available_bytes, budget_
 if TYPE_CHECKING:
     from dalirefurb.engine.configuration import Configuration
 
-_PROBES = 256
+PROBES = 256
+"""Samples that are looked at, at most."""
+
 _CHANNELS = 3
 
 
@@ -77,7 +79,7 @@ def partial_sizes(source: Source, recipe: Recipe, reader: Reader, *, seed: int) 
     if size is not None:
         shape = (*size, _CHANNELS)
         return PartialSizes(shape, float(size[0] * size[1] * _CHANNELS))
-    probes = rng.permutation(len(source), seed, "size probes")[:_PROBES]
+    probes = rng.permutation(len(source), seed, "size probes")[:PROBES]
     if recipe.caches_encoded:
         nbytes = reader.lengths(probes)
     else:

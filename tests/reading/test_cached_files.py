@@ -268,7 +268,7 @@ def test_a_stored_file_that_this_run_cannot_use_is_named_or_replaced_and_not_ask
     content, reason = UNUSABLE[kind]
     source = spoilt(tmp_path / "pictures", content)
     wanted = run(source, None, kernels=kernels, max_pixels=60_000, on_bad_sample="replace")
-    monkeypatch.setattr(partial_sizes, "_PROBES", 4)  # None of them is that file.
+    monkeypatch.setattr(partial_sizes, "PROBES", 4)  # None of them is that file.
     asked: list[int] = []
 
     class Full(MemoryStore):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dalirefurb import Refurbish
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.tuning.costs import Costs, DiskCosts
 from dalirefurb.tuning.model import Configuration, largest_coverage, predict
 from tests.tuning.made import MS, PARTIAL_BYTES, UNLIMITED, costs, machine, split, workload
@@ -194,8 +195,12 @@ def test_the_largest_coverage_is_the_largest():
     varied = replace(REUSED, split=split(image_std_bytes=50_000.0, largest_bytes=10**8))
     of_files = largest_coverage(small, workload(), varied)
     slots = Refurbish(100_000, batch_size=256, reuse_factor=3, coverage=of_files).peak_slots
-    needed = 1.1 * slots * PARTIAL_BYTES + 4 * slots**0.5 * 50_000 + 4 * 10**8
-    assert 0.99 * 10**9 < needed < 10**9
+    # As a store takes it that is made for a mean of 256 samples.
+    sizes = PartialSizes(None, PARTIAL_BYTES, 50_000.0, 10**8, 50_000 / 256**0.5)
+    assert 0.99 * 10**9 < sizes.arena_bytes(slots) <= 10**9
+    few = predict(costs(), small, workload(num_samples=256), replace(varied, reuse_factor=2))
+    slots = Refurbish(256, batch_size=256, reuse_factor=2).peak_slots
+    assert few.memory_bytes == replace(sizes, mean_error_bytes=0.0).arena_bytes(slots)
 
 
 CONFIGURATIONS = st.builds(

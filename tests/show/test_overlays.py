@@ -132,8 +132,9 @@ def test_labels_that_are_no_classes_give_no_colour_and_no_name(labels: list[Any]
     kinds = {"labels": Objects(labels), "boxes": Boxes([[[2, 1, 6, 4]]])}
     targets = {name: kind.one(0, (5, 8)) for name, kind in kinds.items()}
     axes = Figure().add_axes((0, 0, 1, 1))
-    draw_targets(axes, (0, 8, 5, 0), targets, kinds, 8)
+    draw_targets(axes, (0, 16, 10, 0), targets, kinds, 4)
     assert [to_hex(box.get_edgecolor()) for box in axes.patches] == [COLOURS[0]]
+    assert axes.patches[0].get_bbox().bounds == (8, 4, 16, 12)  # type: ignore[attr-defined]
     assert classes_of([targets], kinds) == []
 
 

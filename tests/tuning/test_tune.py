@@ -284,6 +284,7 @@ def codes_for_ranks(ranks, samples, folder, tmp_path, capsys):
         said = capsys.readouterr().out
         codes.append(said[said.index("from dalirefurb") :])
         assert needed in codes[-1]
+        assert "recipe = trivial_augment(32" in codes[-1]  # These costs do not say what they were measured with.
     return codes
 
 
@@ -322,6 +323,7 @@ def test_the_code_for_several_ranks_runs_in_as_many_processes(folder, tmp_path, 
             "[machine]\ncores = 4\n[training]\nnum_samples = 1000\nbatch_size = 0\n",
             "error: batch_size of [training] must be an int of at least 1, got 0",
         ),
+        ("[machine]\ncores = 4\n[training]\nnum_samples = 63\n", "num_samples must be an int of at least 64, got 63"),
         ("[machine]\ncores = 4\n[training]\nnum_samples = 1000\nepochs = 0\n", "error: epochs of [training] must be"),
         (
             "[machine]\ncores = 4\ncore_speed = inf\n[training]\nnum_samples = 1000\n",

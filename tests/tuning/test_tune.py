@@ -810,6 +810,79 @@ def test_of_standard_the_time_in_which_cores_wait_for_the_source_is_not_counted(
     assert _Measurement._image_s(measured, key).median == pytest.approx(taken)
 
 
+STANDARD = Key("paper")
+HITS = STANDARD._replace(split=3, reuse_factor=None)
+REUSED, OTHER = HITS._replace(reuse_factor=2), HITS._replace(split=1)
+
+
+@pytest.mark.parametrize(
+    ("taken", "left_out", "others", "told"),
+    [
+        ((3, 3, 3), [], 0.0, ""),
+        # Filling took 0.6 for two, 0.9 with another, and a turn 0.5 / 6: 1.1 x (0.1 + 0.9 + 12 x 0.5 / 6) x 120.
+        ((3, 2, 1), [OTHER], 0.0, "measured 1 of 3 splits in all 3 rounds; needs about 150 s more: tune(limit_s=270)"),
+        ((3, 3, 2), [], 0.0, "measured 1 of 2 splits in all 3 rounds; needs about 50 s more: tune(limit_s=170)"),
+        ((3, 3, 2), [OTHER], 0.2, "measured 1 of 3 splits in all 3 rounds; needs about 120 s more: tune(limit_s=240)"),
+        (
+            (3, 3, 3),
+            [OTHER],
+            0.3,
+            "measured 2 of 3 splits in all 3 rounds; needs about 120 s more, while nothing else ",
+        ),
+    ],
+)
+def test_what_there_was_no_time_for_is_said_and_the_time_that_it_needs(taken, left_out, others, told):
+    keys = (STANDARD, HITS, REUSED)
+    slices = {key: [None] * count for key, count in zip(keys, taken, strict=True)}
+    measured = SimpleNamespace(loaders=dict.fromkeys(keys), slices=slices, left_out=left_out, standards=[STANDARD])
+    measured.limit_s, measured._elapsed = 120, lambda: 1.2
+    missing = _Measurement._missing(measured, 0.1, 0.7, others)
+    assert missing.startswith(told)
+    assert bool(missing) == bool(told)
+
+
+def test_rounds_go_back_and_forth_and_each_turn_is_as_long_as_its_weight(monkeypatch):
+    turns, said = [], []
+
+    def slice_of(key, seconds, name):
+        turns.append((key, seconds))
+        return None if key == REUSED else "a slice"
+
+    monkeypatch.setattr(measuring, "step_s", lambda *_: (0.5, 0.25))
+    measured = SimpleNamespace(loaders=dict.fromkeys([STANDARD, HITS, REUSED]), told=said.append, first=STANDARD)
+    measured.slices, measured.step_s, measured.limit_s = {key: [] for key in measured.loaders}, [], 100
+    measured._elapsed, measured._name_of, measured._hand_over = (
+        lambda: 0.5,
+        lambda key: "it",
+        lambda: said.append("handed"),
+    )
+    measured._slice = slice_of
+    _Measurement._take_turns(measured, len, None)
+    there = [(STANDARD, 4.0), (HITS, 1.0), (REUSED, 2.0)]
+    assert turns == [*there, *there[::-1], *there]
+    assert measured.step_s == [(0.5, 0.25)] * 3
+    assert {key: len(slices) for key, slices in measured.slices.items()} == {STANDARD: 3, HITS: 3, REUSED: 0}
+    rounds = [f"round {number} of 3: {place} of 3, it" for number in (1, 2, 3) for place in (1, 2, 3)]
+    assert said == [*rounds[:3], "handed", *rounds[3:6], "handed", *rounds[6:], "handed"]
+    measured._elapsed = lambda: 1.2  # Time is over.
+    turns.clear()
+    _Measurement._take_turns(measured, None, None)
+    assert turns == []
+
+
+@pytest.mark.parametrize(("image_s", "times"), [(0.004, 2), (0.006, 1)])
+def test_hand_overs_of_long_batches_are_measured_once(image_s, times):
+    asked = []
+    turns = SimpleNamespace(hand_over=lambda wait_s: asked.append(wait_s) or 1e-4)
+    measured = SimpleNamespace(batch_size=10, first=STANDARD, usual=HITS, hand_over_s={}, notes=[])
+    measured.loaders, measured._name_of = {STANDARD: turns, REUSED: turns}, lambda key: "it"
+    measured.slices = {STANDARD: [SimpleNamespace(image_s=image_s)] * 3}
+    for _ in range(2):
+        _Measurement._hand_over(measured)
+    assert measured.hand_over_s == {STANDARD: [1e-4] * times, REUSED: [1e-4] * times}
+    assert asked == [pytest.approx(1.5 * 10 * image_s)] * 2 * times
+
+
 def test_samples_are_taken_evenly_by_their_size(folder):
     source = ImageFolder(folder)
     samples = read_some(source)

@@ -34,7 +34,7 @@ from dalirefurb.tuning.choice import Verified
 from dalirefurb.tuning.costs import Costs, Key, StepCosts
 from dalirefurb.tuning.measure import _Measurement, measure
 from dalirefurb.tuning.model import Configuration, Workload, predict
-from dalirefurb.tuning.tune import advise, this_machine, turns_of, verify
+from dalirefurb.tuning.tune import advise, check_disk, this_machine, turns_of, verify
 from dalirefurb.tuning.turns import Turns, read_some
 from tests.one_line import error_of
 from tests.pictures import write_folder
@@ -616,6 +616,13 @@ def test_wrong_arguments_are_refused_before_anything_is_measured(folder, changed
     arguments = {"source": ImageFolder(folder), "recipe": rand_augment(16), **QUICK, **changed}
     with pytest.raises(ConfigurationError, match=name):
         tune(arguments.pop("source"), arguments.pop("recipe"), **arguments)
+
+
+def test_a_folder_that_cannot_be_written_is_no_place_for_a_cache(tmp_path, monkeypatch):
+    assert check_disk(str(tmp_path)) == tmp_path
+    monkeypatch.setattr(advising.os, "access", lambda *_: False)
+    with pytest.raises(ConfigurationError, match=f"but {tmp_path} cannot be written: make it, pass another one"):
+        check_disk(tmp_path)
 
 
 @pytest.mark.parametrize("fails", ["first", "second", "third", "both of them"])

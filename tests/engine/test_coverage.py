@@ -203,7 +203,7 @@ def test_partial_images_of_varying_size_are_counted_as_their_stages_leave_them(
     recipe = Recipe([Decode(), Resize(SIZE), CenterCrop(SIZE)], Output(SIZE), 2)
     with closing(Reader(folder, max_batch_size=64, num_threads=1)) as reader:
         found = partial_sizes(folder, recipe, reader, seed=0)
-        monkeypatch.setattr("dalirefurb.reading.partial_sizes._PROBES", 9)
+        monkeypatch.setattr("dalirefurb.engine.partial_sizes.PROBES", 9)
         guessed = partial_sizes(folder, recipe, reader, seed=0)
     shapes = np.array([folder[index][0].shape[:2] for index in range(NUM_SAMPLES)])
     nbytes = 3 * SIZE * (SIZE * shapes.max(axis=1) // shapes.min(axis=1))

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dalirefurb import Refurbish
+from dalirefurb.engine.partial_sizes import PartialSizes
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.reading.partial_sizes import PartialSizes
 from dalirefurb.tuning.costs import Costs, DiskCosts
 from dalirefurb.tuning.model import Configuration, largest_coverage, predict
 from tests.tuning.made import MS, PARTIAL_BYTES, UNLIMITED, costs, machine, split, workload

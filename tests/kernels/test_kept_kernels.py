@@ -236,6 +236,7 @@ def test_another_process_compiles_from_the_other_end_where_there_is_a_core_and_a
 
         def terminate(self) -> None:
             assert compiled == names
+            begun.append(["told to end"])
 
         def wait(self) -> None:
             begun.append(["waited for"])
@@ -255,10 +256,10 @@ def test_another_process_compiles_from_the_other_end_where_there_is_a_core_and_a
     ahead._compile_all(names)
     assert compiled == names
     if how == "as usual":
-        (command, last) = begun
+        command, *last = begun
         assert command[0] == sys.executable
         assert command[3:] == ["three", "two", "one"]
-        assert last == ["waited for"]
+        assert last == [["told to end"], ["waited for"]]
     else:
         assert begun == []
 

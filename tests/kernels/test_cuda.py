@@ -384,22 +384,27 @@ def test_memory_to_work_in_is_bounded_beforehand(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "entering", "nbytes"),
+    ("first", "last", "entering", "nbytes"),
     [
-        (Resize((50, 60), "nearest"), (10, 12), 2 * 9024 + 448),
-        (CenterCrop((50, 60)), (100, 120), 2 * 9024),
-        (Resize((50, 60)), (100, 120), 2 * 9024 + 3200),
+        (Resize((50, 60), "nearest"), Invert("again"), (10, 12), 2 * 9024 + 448),
+        (CenterCrop((50, 60)), Invert("again"), (100, 120), 2 * 9024),
+        (Resize((50, 60)), CenterCrop((5, 6)), (100, 120), 2 * 9024 + 3200),
     ],
 )
 def test_memory_has_two_images_on_the_way_and_what_is_prepared(
-    first: Stage, entering: tuple[int, int], nbytes: int
+    first: Stage, last: Stage, entering: tuple[int, int], nbytes: int
 ) -> None:
     """In lines of 64 bytes: of a resize, a place for each row and column, and weights of four, 32 bits and 64."""
-    stages, rows = (first, Invert(), Invert("again")), 3
+    stages, rows = (first, Invert(), last), 3
     pictures = [np.empty((*entering, 3), np.uint8)] * rows
-    program = CudaProgram(steps_of(stages) or (), PlainLevels((50, 60)))
+    program = CudaProgram(steps_of(stages) or (), PlainLevels(last.fixed_size or (50, 60)))
     launched = program.launched(program.work({"sample": pictures, **feeds_of(stages, pictures)}))
     assert launched.memory_bytes == rows * nbytes
+    assert row_bytes(stages, entering) == nbytes
+
+
+def test_memory_is_counted_for_the_kernel_that_needs_most_of_those_that_may_be_drawn() -> None:
+    assert row_bytes((RandAugmentLayer(),), (50, 60)) == 2 * 9024 + 3 * 256
 
 
 @pytest.mark.parametrize(

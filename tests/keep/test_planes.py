@@ -299,8 +299,8 @@ def recipe_of(*stages: Stage) -> Recipe:
 
 RECIPES: dict[str, Recipe] = {
     "a crop first": rand_augment(SIZE),
-    "a crop last": rand_augment(SIZE, order="crop_last"),
     "decoding alone": rand_augment(SIZE).at(1),
+    "a crop last": rand_augment(SIZE, order="crop_last"),
     "all partial": rand_augment(SIZE).at(len(rand_augment(SIZE).stages)),
     "a resize": evaluate(SIZE),
     "sharply": recipe_of(Decode(), RandomResizedCrop(SIZE, interpolation="bicubic"), HorizontalFlip()),

@@ -63,6 +63,24 @@ def test_whole_numbers_stay_so_whatever_their_types() -> None:
     assert (rows.values.dtype, rows.values.tolist()) == (np.int64, [large, large, 3])
 
 
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ("uint8", "int64"),
+        ("int16", "int64"),
+        ("int64", "int64"),
+        ("float64", "float32"),
+        ("float16", "float32"),
+        ("bool", "bool"),
+    ],
+)
+def test_numbers_of_images_and_of_objects_are_of_the_types_that_losses_take(given: str, made: str) -> None:
+    values = np.array([0, 1, 1], given)
+    for target in (Values(values), Objects([values])):
+        found = target.one(0, (4, 4))
+        assert (found.dtype, np.atleast_1d(found).tolist()) == (np.dtype(made), [0, 1, 1][: found.size])
+
+
 def test_rows_of_samples_are_found_in_any_order() -> None:
     rows = Ragged.of([[[1, 2]], [], [[3, 4], [5, 6], [7, 8]]], "pairs", (2,))
     assert (len(rows), rows.counts.tolist(), rows.values.dtype) == (3, [1, 0, 3], np.int64)
@@ -216,6 +234,10 @@ def test_what_is_no_target_is_refused(name: str) -> None:
         (Keypoints([[[[1, 2], [3, 4]]]]), Keypoints([[[[1, 2], [3, 4]]]], swapped=(1, 0))),
         (Polygons([[[[1, 2, 3, 4, 5, 6]]]]), Polygons([[[[1, 2, 3, 4, 5, 7]]]])),
         (Polygons([[[TRIANGLE, TRIANGLE]]]), Polygons([[[TRIANGLE], [TRIANGLE]]])),
+        (
+            Polygons([[[TRIANGLE, [[8, 9], *SMALL]]]]),
+            Polygons([[[[*TRIANGLE, [8, 9]], SMALL]]]),
+        ),
         (Objects([[1]]), Objects([[2]])),
         (Values([1, 2]), Values([1, 3])),
         (Masks(["m/a.png", "m/b.png"]), Masks(["m/a.png", "m/c.png"])),

@@ -583,6 +583,11 @@ def test_a_report_before_anything_was_served_is_empty():
     assert (report.accepted_fraction, report.saved) == (1.0, 0.0)
 
 
+def test_as_many_samples_as_there_may_be_are_taken():
+    assert AutoAssist(Standard(2**31, batch_size=4), lag=1).num_samples == 2**31
+    assert len(Standard(2**40, batch_size=4).plan(0, 2**38 - 1).indices) == 4
+
+
 # What is refused.
 
 STANDARD = Standard(8, batch_size=4)

@@ -13,6 +13,7 @@ from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.refurbish import Frozen, Refurbish, Standard
 from dalirefurb.planning.smart_cache import SmartCache
+from dalirefurb.planning.whole_numbers import scaled
 from dalirefurb.testing.plans import listed, pairs
 
 LARGEST = 10**10
@@ -180,3 +181,10 @@ def test_each_of_8_ranks_plans_a_billion_samples_in_less_than_200_mb(rank):
     rows, peak_mib = told.split()
     assert int(rows) == 3 * 41 * 1024
     assert float(peak_mib) < 200
+
+
+@pytest.mark.parametrize("numbers", [[0, 2**31], [2**31, 2**31 + 9], [5]])
+@pytest.mark.parametrize("factor", [2**30, 2**32, 2**34, 2**40])
+def test_products_that_do_not_fit_into_64_bits_are_divided_as_whole_numbers(numbers, factor):
+    found = scaled(np.array(numbers), factor, 5, factor // 3)
+    assert found.tolist() == [(number * factor + 5) // (factor // 3) for number in numbers]

@@ -315,6 +315,7 @@ def test_which_share_of_rows_misses_and_whether_batches_do_equally_is_told_witho
     assert sum(misses) == round(3 * 60 * planner.reuse.misses)
     assert planner.reuse.even == (max(misses) - min(misses) <= 1)
     assert replace(planner, num_samples=61, coverage=0.5).reuse.coverage == 30 / 61  # as many as there can be
+    assert replace(planner, shards=2).for_rank(rank=1, world_size=2).reuse == planner.reuse
 
 
 def test_slots_in_use_stay_constant_within_an_epoch():

@@ -312,6 +312,10 @@ class Careless(Altered):
         return replace(plan, keep=np.zeros_like(plan.keep)).read_only()
 
 
+class OfTwoShards(Altered):
+    """Does not know what a rank plans without the rest of a batch."""
+
+
 @dataclass(frozen=True)
 class Shared(Altered):
     """Has samples that the second shard does not own."""
@@ -478,7 +482,7 @@ def planner_contract_of(kind: type[Altered]) -> PlannerContract:
             sizes = {
                 "batch_size": st.just(4),
                 "reuse_factor": st.just(2),
-                "shards": st.just(1 + (kind in (Shared, Undivided))),
+                "shards": st.just(1 + (kind in (OfTwoShards, Shared, Undivided))),
             }
             if kind is Sentimental:
                 del sizes["reuse_factor"]
@@ -492,6 +496,7 @@ def test_what_keeps_promises_passes() -> None:
     contract = planner_contract_of(Altered)
     contract.test_carrying_plans_out_every_hit_is_at_hand_within_the_slots_and_nothing_is_stored_in_vain()
     contract.test_plans_are_the_same_asked_twice_or_out_of_order()
+    planner_contract_of(OfTwoShards).test_ranks_together_plan_what_one_process_would_and_each_its_own_shards()
 
 
 # Stages

@@ -113,6 +113,7 @@ ONE_BY_ONE: list[tuple[Callable[[Any], Any], Stage]] = [
     (lambda t: t.Grayscale(3), RandomGrayscale(1.0, "grayscale")),
     (lambda t: t.RandomCrop(32), RandomCrop((32, 32), 0)),
     (lambda t: t.RandomCrop(32, padding=4), RandomCrop((32, 32), 8, 4)),
+    (lambda t: t.RandomCrop(32, padding=4, fill=(0, 0, 0)), RandomCrop((32, 32), 8, 4)),
     (
         lambda t: t.RandomCrop(32, padding=[2, 2], padding_mode="reflect"),
         RandomCrop((32, 32), 4, 2, padding_mode="reflect"),
@@ -421,6 +422,7 @@ def test_a_crop_of_images_of_any_size_takes_them_as_they_are() -> None:
     assert recipe.split == 2
     of_two_sides = imported(T.Resize((40, 44)), T.RandomCrop(32), *END)
     assert of_two_sides.stages[2] == RandomCrop((32, 32))
+    assert imported(T.Resize(40), T.RandomCrop((32, 24)), *END).stages[2] == RandomCrop((32, 24))
 
 
 def test_transforms_of_weights_are_a_resize_and_a_crop() -> None:
@@ -514,6 +516,8 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([T.PILToTensor(), T.Resize(32, MODE.NEAREST)], "pass InterpolationMode.NEAREST_EXACT"),
     ([T.Resize(32, MODE.BOX)], "Resize(interpolation='box') cannot be imported: choose one of nearest, bilinear"),
     ([T.Resize(32, max_size=64)], "Resize(max_size=64) cannot be imported"),
+    ([T.Resize(None)], "Resize(size=None) cannot be imported: pass the length of the shorter side"),
+    ([T.RandomRotation(9, fill=(1, 2))], "RandomRotation(fill=(1, 2)) cannot be imported: pass a level 0 .. 255"),
     ([T.RandAugment(interpolation=MODE.BICUBIC)], "choose one of nearest, bilinear"),
     ([T.RandomRotation(9, expand=True)], "RandomRotation(expand=True) cannot be imported: leave expand out"),
     ([T.RandomAffine(9, center=(1, 2))], "RandomAffine(center=(1, 2)) cannot be imported: leave center out"),

@@ -394,6 +394,16 @@ def test_fingerprints_of_before_hold() -> None:
             'resize: interpolation must be "nearest", "bilinear", "bicubic", "lanczos"',
         ),
         (evaluate, {"resize": 1.5}, r"resize: size must be a positive integer, or two as \(height, width\), got 1\.5"),
+        (
+            evaluate,
+            {"interpolation": "random"},
+            "interpolation must be the same for all images, got 'random': pass such",
+        ),
+        (
+            evaluate,
+            {"split": 1, "raw": True},
+            r"split must be a stage's name or a count of partial stages in 0\.\.0, got 1",
+        ),
         (evaluate, {"resize": 256, "raw": True}, "resize must be None with raw=True, where arrays stay as they are"),
         (
             evaluate,

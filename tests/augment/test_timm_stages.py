@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dalirefurb import Output, Recipe
+from dalirefurb.augment import HorizontalFlip
 from dalirefurb.augment.policies.timm_layers import (
     TimmPolicyFirst,
     TimmPolicySecond,
@@ -72,7 +73,7 @@ def test_a_second_stage_needs_its_first_before_it() -> None:
     with pytest.raises(
         ConfigurationError, match=r"there is TimmPolicyFirst.*put that stage before it, and give both the"
     ):
-        Recipe([timm_auto_augment("v0")[0], second], Output(32), 0)
+        Recipe([HorizontalFlip(), timm_auto_augment("v0")[0], second], Output(32), 0)
 
 
 @pytest.mark.parametrize("noise", [MagnitudeNoise(), MagnitudeNoise(3), MagnitudeNoise(uniform=True)])

@@ -62,6 +62,7 @@ from dalirefurb.augment import (
     timm_auto_augment,
 )
 from dalirefurb.augment.policies.layers import OperationLayer
+from dalirefurb.augment.published import yolo
 from dalirefurb.testing import StageContract
 from tests.augment.test_erasing import STAGES as ERASING
 from tests.in_turn import EACH_CHANGE
@@ -286,6 +287,29 @@ class TestMixUp(TestMosaic):
 class TestCopyPaste(TestMosaic):
     def stages(self) -> Sequence[Stage]:
         return varied(CopyPaste(), share=0.4, probability=0.6, min_visible=0.3, name="paste")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: RandomRotation(0, fill=255),
+        lambda: RandomAffine(0, (0, 1), shear=0),
+        lambda: RandomPerspective(1.0, fill=(0, 255, 255)),
+        lambda: ColorJitter(hue=0.5),
+        lambda: ColorJitter(hue=(-0.5, 0.5)),
+        lambda: RandomErasing(scale=(1, 1)),
+        lambda: RandomErasing(mean=(0, 1, 0), std=(0, 1, 0)),
+        lambda: AugMix(severity=0),
+        lambda: TimmRandAugmentLayer(magnitude=0),
+        lambda: RandAugmentLayer(magnitude=30),
+        lambda: augment.RandomAffine3D(8, degrees=0),
+        lambda: augment.RandomAffine3D(8, degrees=180),
+        lambda: yolo(translate=0, scale=0),
+        lambda: yolo(translate=1, hsv_h=0.5),
+    ],
+)
+def test_the_ends_of_what_is_allowed_are_allowed(make: Any) -> None:
+    assert make() == make()
 
 
 def test_every_stage_is_held_to_the_contract() -> None:

@@ -301,6 +301,7 @@ def test_an_array_that_would_become_too_large_is_named(kernels: Kernels, stored:
     store = MemoryStore() if stored else None
     source, planner = Arrays(images, np.zeros(4, np.int64)), Standard(4, batch_size=2)
     reason = r"resize: an image must have 1,000,000 pixels at most, but one of 2 x 5000 would become 64 x 160000"
+    reason += ": pass max_pixels=10240000 if it is genuine, or crop right after it, in the same part"
     with (
         Loader(
             source,

@@ -560,8 +560,11 @@ def test_what_other_processes_took_of_the_cores_is_told(tmp_path, monkeypatch):
     measured = measure(source, {"recipe": rand_augment(16)}, batch_size=16, limit_s=1.0)
     assert "other processes took 1.3 cores while it measured: figures are those of what was left" in measured.notes
     monkeypatch.setattr(measuring, "watch_others", lambda: lambda: 0.1)
+    usual, stats = Turns.slice, Stats(planning_s=1.0, preparing_s=2.0, storing_s=4.0, samples=100)
+    monkeypatch.setattr(Turns, "slice", lambda *given: replace(usual(*given), stats=stats))
     measured = measure(source, {"recipe": rand_augment(16)}, batch_size=16, limit_s=1.0)
     assert not any("other processes" in note for note in measured.notes)
+    assert measured.serial_s == pytest.approx(3 / 100)
 
 
 def test_a_source_of_which_nothing_can_be_read_says_so(tmp_path):

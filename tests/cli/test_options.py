@@ -144,6 +144,9 @@ def test_a_loader_that_fails_is_no_fault_of_what_was_given(monkeypatch, tmp_path
 def test_a_command_that_is_ended_says_by_what(name, status):
     program = f"""if True:
         import os, signal, sys, time
+        for number in (signal.SIGHUP, signal.SIGTERM):  # Tests may be run by nohup, or in the background.
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         import dalirefurb.cli.outcome
         dalirefurb.cli.outcome.run = lambda _: os.kill(os.getpid(), signal.{name}) or time.sleep(60)
         sys.argv = ["dalirefurb"]
@@ -153,13 +156,18 @@ def test_a_command_that_is_ended_says_by_what(name, status):
     assert (done.returncode, done.stderr) == (status, f"dalirefurb: {word}\n")
 
 
-def test_a_signal_during_an_import_is_answered_after_it():
-    before, done = signal.getsignal(signal.SIGINT), []
-    with pytest.raises(KeyboardInterrupt), terminal.importing():  # noqa: PT012 - that it goes on is what is looked at
-        os.kill(os.getpid(), signal.SIGINT)
-        done.append("imported")
+def test_a_signal_during_an_import_is_answered_after_it(monkeypatch):
+    monkeypatch.setattr(terminal, "_SIGNALS", (signal.SIGUSR1,))
+    before, done = signal.default_int_handler, []
+    usual = signal.signal(signal.SIGUSR1, before)
+    try:
+        with pytest.raises(KeyboardInterrupt), terminal.importing():  # noqa: PT012 - that it goes on is looked at
+            os.kill(os.getpid(), signal.SIGUSR1)
+            done.append("imported")
+        assert signal.getsignal(signal.SIGUSR1) is before
+    finally:
+        signal.signal(signal.SIGUSR1, usual)
     assert done == ["imported"]
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_lines_of_progress_come_half_a_minute_apart_at_most(monkeypatch, caplog):

@@ -29,8 +29,9 @@ from dalirefurb.augment.published import yolo
 from dalirefurb.augment.stage import draw
 from dalirefurb.cli import main
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.show import sheet as sheets
 from dalirefurb.show.overlays import COLOURS, PARTS, classes_of, draw_parts, draw_targets
-from dalirefurb.show.pictures import Versions, of_good_samples, take_pictures
+from dalirefurb.show.pictures import Pictures, Version, Versions, of_good_samples, take_pictures
 from dalirefurb.show.sheet import pictures_sheet, stages_sheet
 from dalirefurb.targets import Annotated, Boxes, InstanceMasks, Keypoints, Masks, Objects, Polygons
 from dalirefurb.targets.coco import parts_of
@@ -63,7 +64,8 @@ def test_masks_say_of_cached_and_served_pictures_where_each_pixel_is_from(tmp_pa
 
 def test_boxes_are_around_what_cached_and_served_pictures_show(tmp_path: Path) -> None:
     recipe = Recipe([Decode(), RandomResizedCrop(SIZE, (0.5, 1.0)), HorizontalFlip()], Output(SIZE), "flip")
-    for sample, taken in zip([3, 7], take_pictures(boxed(tmp_path), recipe, [3, 7], reuse_factor=2), strict=True):
+    pictures = take_pictures(boxed(tmp_path), recipe, [3, 7], reuse_factor=2, seed=5)
+    for sample, taken in zip([3, 7], pictures, strict=True):
         assert taken.targets["boxes"].tolist() == [list(box) for box in boxes_of(sample)]
         for version in taken.versions:
             pairs = zip(
@@ -282,6 +284,27 @@ def test_parts_are_outlined_within_and_named_where_they_are_seen() -> None:
     small = np.array([[0, 0], [1, 0], [1, 6], [0, 6]])
     draw_parts(axes, (100, 180, 260, 200), [("4", "#0000ff", small)], 8)
     assert [*axes.texts] == [name]  # There is no room for another.
+
+
+def test_each_picture_has_on_it_what_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, outlined = [], []
+    monkeypatch.setattr(sheets, "draw_targets", lambda _, extent, targets, *given: drawn.append((*targets, given[1])))
+    monkeypatch.setattr(sheets, "draw_parts", lambda _, extent, named, width: outlined.append(int(named[0][2].max())))
+
+    def version(number: int) -> Version:
+        parts = [[(7, np.full((4, 2), 10 * number + use))] for use in (1, 2)]
+        uses = [{f"use {number}.{use}": None} for use in (1, 2)]
+        return Version(blank(30), [blank(40), blank(50)], {f"cached {number}": None}, uses, parts)
+
+    def blank(width: int) -> Any:
+        return np.zeros((20, width, 3), np.uint8)
+
+    _, axes = sheets._paper(900, 900)
+    pictures = Pictures(7, blank(60), [version(1), version(2)], {"original": None})
+    sheets._draw_sample(axes, 10, pictures, sheets._columns(evaluate(SIZE), 2), "", {}, {7: "#ff0000"})
+    versions = [[(f"cached {number}", 30), (f"use {number}.1", 40), (f"use {number}.2", 50)] for number in (1, 2)]
+    assert drawn == [("original", 60), *versions[0], *versions[1]]
+    assert outlined == [30, 11, 12, 30, 21, 22]
 
 
 def test_a_sheet_of_mosaics_names_samples_and_draws_what_is_shared_in_one_colour(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import re
 import time
 from collections import Counter
@@ -178,6 +179,7 @@ def test_a_sample_that_is_not_shown_may_be_bad(tmp_path):
     bad.write_bytes(bad.read_bytes()[:100])
     taken = take_pictures(source, simple(32, split=1), [0, 5], reuse_factor=2)
     assert [each.sample for each in taken] == [0, 5]
+    assert not logging.getLogger("dalirefurb.reading").disabled
     with pytest.raises(SampleError, match=re.escape(str(bad))):
         take_pictures(source, simple(32, split=1), [0, 3], reuse_factor=2)
 

@@ -529,7 +529,8 @@ def test_a_hundredth_of_what_is_kept_does_not_count_and_all_bytes_do_wherever_th
 
 
 def test_files_that_are_kept_lose_nothing_and_are_taken_where_that_is_as_fast():
-    files = split(place=0, hit_ms=0.1, kept=1.0, deterministic=True)
+    """However often they are used: at reuse factor 2 images are as fast here, of files it takes 3."""
+    files = split(place=0, hit_ms=0.35, kept=1.0, deterministic=True)
     choice = chosen(costs(files, split(), step_ms=STANDARD_BATCH_MS / 1.3))
     assert (choice.recommended.configuration.split, choice.recommended.kept) == (files, 1)
     assert choice.prefix is None  # which is decoded, at least

@@ -60,6 +60,23 @@ def test_a_line_is_looked_at_once_it_is_whole(
     os.close(reading)
 
 
+@pytest.mark.parametrize(("done", "copied"), [(True, b""), (False, b"..." + b"free(): invalid pointer\n")])
+def test_of_much_noise_in_one_burst_the_end_is_kept_for_whom_a_command_dies(
+    done: bool, copied: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than is looked at together: what follows the line of a codec without a pause is of the same burst."""
+    pieces = [b"libpng error: bad\n" + b"." * codec_noise._KEPT_BYTES, b"..." * 1000, b"free(): invalid pointer\n"]
+    left, written = iter([*pieces, *[codec_noise._DONE] * done, b""]), list[bytes]()
+    monkeypatch.setattr(codec_noise.select, "select", lambda *_: ([0], [], []))
+    monkeypatch.setattr(codec_noise.os, "read", lambda *_: next(left))
+    monkeypatch.setattr(codec_noise.os, "write", lambda _, data: written.append(data))
+    codec_noise.keep_noise(0, 0)
+    monkeypatch.undo()
+    told = b"".join(written)
+    assert told.endswith(copied)
+    assert len(told) == (0 if done else codec_noise._KEPT_BYTES)
+
+
 def test_an_error_that_an_interrupt_brings_about_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where torch raises for a worker that was terminated with the command."""
 

@@ -858,12 +858,16 @@ def test_a_servers_page_is_not_kept_as_a_file(tmp_path: Path, photos: ImageFolde
     np.testing.assert_array_equal(kept.read(ALL)[3], photos.read(ALL[3:4])[0])
 
 
-def test_what_a_source_should_not_give_is_not_kept_but_refused_each_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "odd", [lambda image: image[..., :1], lambda image: image.astype(np.float32)], ids=["one channel", "floats"]
+)
+def test_what_a_source_should_not_give_is_not_kept_but_refused_each_time(
+    odd: Callable[..., Any], tmp_path: Path
+) -> None:
     class Odd(Counted):
         def read(self, indices: NDArray[np.int64]) -> Any:
             return [
-                image if index != 2 else image[..., :1]
-                for index, image in zip(indices, super().read(indices), strict=True)
+                image if index != 2 else odd(image) for index, image in zip(indices, super().read(indices), strict=True)
             ]
 
     arrays = Arrays(np.zeros((NUM_SAMPLES, SIZE, SIZE, 3), np.uint8), np.arange(NUM_SAMPLES))

@@ -259,8 +259,9 @@ def test_an_image_that_a_stage_makes_too_large_is_a_bad_sample(
 ) -> None:
     """Of more pixels than a loader's default, which is made small here."""
     monkeypatch.setattr(forms, "BadSamplePolicy", lambda: BadSamplePolicy(max_pixels=40 * 40))
-    with pytest.raises(SampleError, match=r"resize.* 1,600"):
-        kept(photos, tmp_path).read(ALL)
+    with pytest.raises(SampleError, match=r"resize.* 1,600") as caught:
+        kept(photos, tmp_path).read(ALL[3:])
+    assert (caught.value.index, caught.value.name) == (3, photos.name(3))
 
 
 def doubled(images: Any) -> Any:

@@ -631,6 +631,14 @@ def test_what_another_process_puts_in_the_place_of_a_sample_is_not_taken_for_it(
     np.testing.assert_array_equal(samples[0], images[1])
 
 
+def test_a_sample_whose_stamp_was_never_known_is_made_anew_once_it_is(tmp_path: Path) -> None:
+    index = np.array([1])
+    assert KeepFolder(tmp_path, {}, 3, 1 << 20).put(1, 0, np.full((8, 8, 3), 7, np.uint8))
+    folder = KeepFolder(tmp_path, {}, 3, 1 << 20)
+    assert folder.find(index, unknown)[1].all()
+    assert not folder.find(index, lambda _: np.array([5], np.uint64))[1].any()
+
+
 def test_a_record_of_which_any_byte_is_another_names_no_sample() -> None:
     record, size = written(4, start=64, nbytes=100, height=5, width=7, stamp=11, digest=13), RECORD.itemsize
     assert believable(record, np.array([4])).all()

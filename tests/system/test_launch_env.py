@@ -71,6 +71,11 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         (OPEN_MPI | TORCHRUN, Rank(5, 8, 4)),
         (STEP | {"PMI_RANK": "9", "PMI_SIZE": "11"}, Rank(9, 11, 3)),  # srun --mpi=pmi2
         (STEP | {"PMI_RANK": "9", "PMI_SIZE": "12"}, Rank(9, 12, None)),
+        (TORCHRUN | {"RANK": " 5\n"}, Rank(5, 8, 4)),
+        (STEP | {"SLURM_STEP_ID": "4294967279"}, Rank(9, 11, 3)),
+        (STEP | {"SLURM_STEP_ID": "4294967280"}, None),  # From here on steps are no srun's.
+        (STEP | {"SLURM_NODEID": "3"}, Rank(9, 11, None)),
+        (STEP | {"SLURM_STEP_TASKS_PER_NODE": "4(x2), 3"}, Rank(9, 11, 3)),
         (STEP | {"RANK": "9", "WORLD_SIZE": "11"}, Rank(9, 11, 3)),  # a script that sets them for torch
         (STEP | {"RANK": "1", "WORLD_SIZE": "2"}, Rank(1, 2, None)),
     ],

@@ -168,6 +168,9 @@ def test_what_the_caller_says_holds_for_the_stores_share_of_memory() -> None:
 def test_a_statement_ends_with_its_context_and_none_is_no_statement() -> None:
     with shared_by(3), shared_by(None):
         assert local_processes() == 3
+        with shared_by(5):
+            assert local_processes() == 5
+        assert local_processes() == 3
     assert local_processes() == 1
 
 

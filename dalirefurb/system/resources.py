@@ -209,8 +209,8 @@ def checked_budget(budget: Budget | None) -> Budget | None:
 def amount(nbytes: float) -> str:
     """Write bytes in a unit that leaves them readable.
 
-    >>> amount(15_432_196_608), amount(3_072)
-    ('15.43 GB', '3.07 KB')
+    >>> amount(15_432_196_608), amount(3_072), amount(1_000), amount(999)
+    ('15.43 GB', '3.07 KB', '1.00 KB', '999 B')
     """
     unit = next(power for power in (4, 3, 2, 1, 0) if nbytes >= 1000**power or power == 0)
     name = ("B", "KB", "MB", "GB", "TB")[unit]

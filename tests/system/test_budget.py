@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.system.resources import Budget, available_bytes, budget_bytes
+from dalirefurb.system.resources import Budget, available_bytes, budget_bytes, bytes_on_disk
 
 
 @pytest.mark.parametrize(
@@ -48,3 +51,17 @@ def test_what_is_no_budget_is_refused_with_examples(budget: Budget) -> None:
 def test_a_share_of_what_nobody_knows_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"a budget of '60%' must be a share of a known .*: pass bytes"):
         budget_bytes("60%", available=lambda: None)
+
+
+def test_what_a_disk_has_room_for_is_of_the_folder_itself_or_of_a_files_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder may be where another disk begins."""
+    asked: list[Path] = []
+    usage = SimpleNamespace(disk_usage=lambda path: asked.append(Path(path)) or SimpleNamespace(free=100))
+    monkeypatch.setattr("dalirefurb.system.resources.shutil", usage)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_bytes(bytes(7))
+    for path, expected in ((tmp_path / "file", 107), ("file", 107), (tmp_path / "new", 100), (tmp_path, 100)):
+        assert bytes_on_disk(path) == expected
+    assert asked == [tmp_path] * 4

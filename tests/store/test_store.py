@@ -21,7 +21,7 @@ from dalirefurb.store.disk import slot_file
 from dalirefurb.store.memory import ALIGNMENT, Allocator
 from dalirefurb.system.resources import available_bytes
 from dalirefurb.testing import StoreContract, StoreMachine
-from dalirefurb.testing.store_machine import SHAPE, SLOTS, held, image, ints
+from dalirefurb.testing.store_machine import SHAPE, SLOTS, held, image, ints, listed
 from tests.in_turn import EACH_CHANGE
 
 EXAMPLES, ROUNDS = (8, 50) if EACH_CHANGE else (60, 600)
@@ -77,6 +77,17 @@ class OurStore(StoreContract):
         assert held(opened, 0, version=2)
         opened.evict(ints(0))
         assert len(opened) == 0
+
+    def test_what_is_named_twice_counts_once_and_negative_indices_are_as_good_as_others(self, opened: Store) -> None:
+        images = [image(version) for version in range(4)]
+        assert opened.put(ints(0, 0, 0, -1), ints(3, 2, 1, 0), images).all()
+        assert listed(opened, ints(0, -1, 0)) == [(-1, 0), (0, 1), (0, 2), (0, 3)]
+        opened.evict(ints(0, 0), ints(2, 2))
+        assert [held(opened, 0, version) for version in (1, 2, 3)] == [True, False, True]
+        assert (len(opened), held(opened, -1)) == (3, True)
+        others = np.arange(4, 4 + SLOTS)
+        stored = opened.put(others, others, [image(other) for other in others])
+        assert stored.tolist() == [True] * 2 + [False] * (SLOTS - 2)
 
     def test_an_evicted_slot_is_reused_only_after_its_last_lease(self, opened: Store) -> None:
         indices = np.arange(SLOTS)
@@ -243,6 +254,21 @@ def test_a_memory_store_does_not_copy_what_was_made_in_its_room() -> None:
     assert store.put(ints(7, 8), ints(0, 0), room).all()
     with store.get(ints(8, 7), ints(0, 0)) as lease:
         assert lease.images.places.addresses.tolist() == room.places.addresses[::-1].tolist()
+
+
+def test_what_was_made_once_in_a_memory_stores_room_can_be_put_twice() -> None:
+    store = MemoryStore()
+    store.open(StoreSpec(SHAPE, 3, {}))
+    room = store.reserve(1)
+    assert room is not None
+    room[0][:] = image(7)
+    assert store.put(ints(7, 8), ints(0, 0), room.chosen(ints(0, 0))).all()
+    del room
+    store.evict(ints(7))
+    assert store.put(ints(9, 10), ints(0, 0), [image(9), image(10)]).all()
+    with store.get(ints(8, 9), ints(0, 0)) as lease:
+        for sample, made in zip(lease.samples, (7, 9), strict=True):
+            np.testing.assert_array_equal(sample, image(made))
 
 
 def test_a_memory_store_takes_its_room_back_when_nobody_has_what_was_made_there() -> None:

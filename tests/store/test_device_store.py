@@ -250,6 +250,16 @@ def test_more_than_max_bytes_is_refused_with_both_numbers_and_the_remedies(max_b
 
 
 @pytest.mark.parametrize("pinned_host", [False, True])
+def test_what_a_device_lends_cannot_be_written(pinned_host: bool) -> None:
+    store = DeviceStore(device="cpu", pinned_host=pinned_host)
+    store.open(StoreSpec(SHAPE, 1, {}))
+    store.put(ints(0), ints(0), [image(0)])
+    with store.get(ints(0), ints(0)) as lease:
+        assert lease.samples[0] is not None
+        assert not lease.samples[0].flags.writeable
+
+
+@pytest.mark.parametrize("pinned_host", [False, True])
 def test_a_share_is_of_the_memory_that_the_slots_are_in(pinned_host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     store = DeviceStore(device="cpu", pinned_host=pinned_host, max_bytes="50%")

@@ -14,12 +14,13 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from nvidia.dali import fn
 from nvidia.dali.pipeline import pipeline_def
 
-from dalirefurb import Output, Recipe, rand_augment, simple
+from dalirefurb import Arrays, Loader, Output, Recipe, Standard, rand_augment, simple
 from dalirefurb.augment.stage import Device
 from dalirefurb.augment.stages import decode
-from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip
+from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
 from dalirefurb.dali import Graph, GraphError, Part, Replica, images_in
@@ -143,6 +144,22 @@ def test_inputs_of_different_lengths_are_refused_before_dali_sees_them() -> None
         replica.submit({"sample": [image], "flip/mirror": np.zeros(2, np.int32)})
     replica.submit({"sample": [image, image], "flip/mirror": np.zeros(2, np.int32)})
     assert replica.collect().as_tensor().shape() == [2, 3, 8, 8]
+
+
+@pytest.mark.parametrize("kind", [HorizontalFlip, RandomCrop])
+def test_what_a_user_derives_from_a_stage_that_is_fused_does_what_it_says(kind: Any) -> None:
+    class Darker(kind):  # type: ignore[misc]
+        def apply(self, images: Any, parameters: Any) -> Any:
+            return fn.brightness(kind.apply(self, images, parameters), brightness=0.5)
+
+    source = Arrays(np.random.default_rng(0).integers(0, 256, (6, 12, 12, 3), np.uint8), np.arange(6))
+    size, given = (12, {}) if kind is HorizontalFlip else (8, {"size": 8, "margin": 4})
+    served = []
+    for stage in (kind(**given), Darker(**given)):
+        recipe = Recipe([stage], Output(size, mean=0.0, std=1.0), split=0)
+        with Loader(source, recipe, Standard(6, batch_size=6), kernels="dali") as loader:
+            served.append(next(iter(loader))[0])
+    assert (served[1] - served[0] / 2).abs().max() <= 1 / 255
 
 
 class Scattered:

@@ -223,6 +223,7 @@ def test_boxes_outlines_keypoints_and_masks_of_all_images_are_around_what_they_w
     for images, targets in served(source, recipe, refurbish(), MemoryStore()):
         for image, target in zip(levels(images), targets, strict=True):
             objects = len(target["boxes"])
+            assert int(target["image_id"]) == 100 + int(target["index"])  # What is of a whole image is its own one's.
             assert {len(target[name]) for name in ("labels", "outline", "mask", "points")} == {objects}
             together += objects > 3  # which no image has by itself
             covered = np.zeros(image.shape[:2], bool)

@@ -386,6 +386,17 @@ def test_a_sample_in_quarantine_is_not_taken_from_a_store_either(tmp_path: Path)
         assert loader.stats().hits > 0
 
 
+def test_what_replaces_a_bad_sample_is_not_stored_as_that_one(source: ImageFolder) -> None:
+    """Else it would be served for it, with its label, by a loader that does not know yet that it is bad."""
+    store = MemoryStore()
+    with replacing(source, RECIPE, REFURBISH, store) as loader:
+        served(loader, 2 * len(loader))
+        assert loader.stats().replaced > 0
+        held = {*store.held()[0].tolist()}
+    assert len(held) > 0
+    assert not held & {*BAD}
+
+
 def test_a_state_has_all_bad_samples_that_are_known(source: ImageFolder, tmp_path: Path) -> None:
     path, known = tmp_path / "bad.jsonl", [BadSample(index, source.name(index), "looks bad") for index in range(12)]
     quarantine = Quarantine(path, num_samples=NUM_SAMPLES, source=source.fingerprint())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,8 @@ from dalirefurb import (
     evaluate,
     simple,
 )
+from dalirefurb.engine.batch_group import Position
+from dalirefurb.engine.cache_client import CacheClient
 from dalirefurb.errors import NothingKeptWarning
 from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
@@ -265,3 +269,29 @@ def test_each_rank_is_told_of_its_own_share(source: Arrays, tmp_path: Path) -> N
         again = filled(source, tmp_path / f"again{number}", planner, rank=rank)
         with again as (_, make), pytest.warns(NothingKeptWarning):
             begun(make())
+
+
+class Holding:
+    """A store that holds one sample."""
+
+    def held(self) -> Any:
+        return np.zeros(1, np.int64), np.zeros(1, np.int64)
+
+    def retain(self, *_: Any) -> None:
+        pass
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("start", "warns"), [((4, 0), False), ((3, 5), False), ((3, 0), False), ((2, 5), True), ((0, 0), True)]
+)
+def test_a_run_that_goes_on_may_have_a_store_that_is_ahead_by_an_epoch(start: Any, warns: bool) -> None:
+    """Of what is held epoch 4 wants something, and so does epoch 1, with which no run goes on."""
+    cache: Any = CacheClient(None, Holding())  # type: ignore[arg-type]
+    planner: Any = SimpleNamespace(num_samples=1, wanted=lambda epoch, *_: np.array([epoch in (1, 4)]))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        cache.retain(planner, Position(*start))
+    assert [each.category for each in caught] == [NothingKeptWarning] * warns

@@ -367,6 +367,10 @@ def _darken(image: Any, uniforms: Any, out: Any) -> None:
             {"recipe": Recipe([*RECIPE.stages, KernelStage(_darken, "darken")], Output(SIZE), split=3)},
             "'darken' is run by kernels, but the final part is your pipeline's",
         ),
+        (
+            {"views": [Recipe([*RECIPE.stages, KernelStage(_darken, "darken")], Output(SIZE), RECIPE.split)]},
+            "'darken' is run by kernels, but the final part is your pipeline's",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(source: ImageFolder, change: dict[str, Any], told: str) -> None:

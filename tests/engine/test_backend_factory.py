@@ -59,6 +59,12 @@ def with_own_stage(split: int, place: int = len(RECIPE.stages)) -> Recipe:
     return Recipe([*RECIPE.stages[:place], own, *RECIPE.stages[place:]], RECIPE.output, split)
 
 
+def flipped_before_own_stage() -> Recipe:
+    """Of which the stages before it have kernels, but leave images of any size."""
+    decode, crop, flip = RECIPE.stages[:3]
+    return Recipe([decode, flip, with_own_stage(1).stages[-1], crop], RECIPE.output, 1)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
     return ImageFolder(write_folder(tmp_path_factory.mktemp("pictures"), num_samples=NUM_SAMPLES))
@@ -207,6 +213,12 @@ def test_dali_computes_where_numba_is_not_installed(monkeypatch: pytest.MonkeyPa
         ("numba", RECIPE, ("cpu", "gpu"), "for the CPU, got partial_device='cpu' and final_device='gpu'"),
         ("numba", with_own_stage(1, 1), ("cpu", "cpu"), "before 'own', which has none"),
         ("numba", with_own_stage(2, 1).for_arrays(), ("cpu", "cpu"), "before 'own', which has none"),
+        (
+            "numba",
+            flipped_before_own_stage(),
+            ("cpu", "cpu"),
+            "before 'own', which has none, and to leave it images of",
+        ),
     ],
 )
 def test_kernels_that_cannot_be_had_are_refused(

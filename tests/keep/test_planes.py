@@ -471,3 +471,12 @@ def test_real_photographs_are_kept_as_they_are_decoded(photos: list[Path]) -> No
                 halved += layout == HALVED
                 np.testing.assert_array_equal(planes.rgb(found.content, image.shape[:2], layout), image)
     assert halved >= 16
+
+
+def test_images_of_several_owners_lie_as_each_has_them() -> None:
+    planes = Images.at(Places(np.array([1, 2]), np.full((2, 2), 4), np.array([HALVED, GREY])))
+    plain = Images.at(Places(np.array([3]), np.full((1, 2), 6)))
+    joined = Images.joined(3, [(np.array([0, 2]), planes), (np.array([1]), plain)]).origins
+    assert joined.layouts is not None
+    assert (joined.addresses.tolist(), joined.layouts.tolist()) == ([1, 3, 2], [HALVED, RGB, GREY])
+    assert Images.joined(2, [(np.array([0]), plain), (np.array([1]), plain)]).origins.layouts is None

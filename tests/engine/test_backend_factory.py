@@ -7,6 +7,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,11 @@ from dalirefurb.augment.policies.operations import OPERATIONS
 from dalirefurb.augment.stage import Device
 from dalirefurb.engine import kernel_choice
 from dalirefurb.engine.backend_factory import BackendFactory
+from dalirefurb.engine.backends import PartialBackend
 from dalirefurb.engine.kernel_choice import Devices, choose_kernels, done_by_kernels
 from dalirefurb.engine.prefetch import Depths
-from dalirefurb.errors import ConfigurationError, StateMismatchError
+from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError
+from dalirefurb.image_batch import Images
 from dalirefurb.planning import Frozen
 from dalirefurb.store import StoreSpec
 from dalirefurb.store.memory import SlotRows
@@ -366,3 +369,12 @@ def test_kernels_make_partial_images_where_a_memory_store_keeps_them(
         assert loader.stats().stored > NUM_SAMPLES
     assert not copied
     assert torch.equal(served, expected)
+
+
+def test_of_partial_images_any_that_is_of_another_width_or_type_is_refused() -> None:
+    inputs: Any = SimpleNamespace(partial_size=(8, 12))
+    runner: Any = None
+    backend, good = PartialBackend(inputs, runner, Images.of, RECIPE.partial), np.zeros((8, 12, 3), np.uint8)
+    for other in (good[:, :8], good.astype(np.float32)):
+        with pytest.raises(LoaderError, match=r"must leave uint8 images of shape \(8, 12, 3\), got"):
+            backend._checked(Images([good, other]))

@@ -515,7 +515,7 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([T.PILToTensor(), T.Resize(32, antialias=None)], "Resize(antialias=None) cannot be imported"),
     ([T.PILToTensor(), T.Resize(32, MODE.NEAREST)], "pass InterpolationMode.NEAREST_EXACT"),
     ([T.Resize(32, MODE.BOX)], "Resize(interpolation='box') cannot be imported: choose one of nearest, bilinear"),
-    ([T.Resize(32, max_size=64)], "Resize(max_size=64) cannot be imported"),
+    ([T.Resize(None, max_size=64)], "(max_size=64) cannot be imported: pass the length of the shorter side alone"),
     ([T.Resize(None)], "Resize(size=None) cannot be imported: pass the length of the shorter side"),
     ([T.RandomRotation(9, fill=(1, 2))], "RandomRotation(fill=(1, 2)) cannot be imported: pass a level 0 .. 255"),
     ([T.RandAugment(interpolation=MODE.BICUBIC)], "choose one of nearest, bilinear"),

@@ -98,7 +98,8 @@ def anti_aliased(transform: Any, *, image: bool) -> None:
 
 def _resize(transform: Any) -> list[Stage]:
     if getattr(transform, "max_size", None) is not None:
-        refuse(f"{kind(transform)}(max_size={transform.max_size!r})", "leave it out, and crop after the resize")
+        remedy = "pass the length of the shorter side alone, and crop after the resize"
+        refuse(f"{kind(transform)}(max_size={transform.max_size!r})", remedy)
     return [Resize(size_of(transform), interpolation_of(transform))]
 
 

@@ -171,10 +171,10 @@ def test_what_is_no_error_of_the_users_is_raised_in_the_loop_too() -> None:
         batches([HostStage(leaving, "leaving")], (HEIGHT, WIDTH), 0)
 
 
-@pytest.mark.parametrize("split", [0, 1])
-def test_what_it_raises_of_a_further_view_is_told_by_the_samples_number(split: int) -> None:
+@pytest.mark.parametrize(("split", "bad"), [(0, 5), (1, 0)])
+def test_what_it_raises_of_a_further_view_is_told_by_the_samples_number(split: int, bad: int) -> None:
     """Inside of the loader such a view is a sample of its own, with a number that the source does not know."""
-    bad, keys = 5, list[list[int]]()
+    keys = list[list[int]]()
 
     def picky(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
         if rng.bit_generator.state["state"]["key"].tolist() in keys:

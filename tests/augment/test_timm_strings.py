@@ -402,6 +402,7 @@ def test_augmix_has_timms_defaults_and_keys() -> None:
         ),
         ("augmix-w0", "'w' of 'augmix-w0' must be a whole number of at least 1, got '0': write such as 'w3'"),
         ("augmix-n2", r"there is no 'n2' in 'augmix-n2': after 'augmix' come m \(severity\); w \(chains\)"),
+        ("auto", "config must be one that begins with rand, .* got 'auto': choose one"),
         ("auto-rand-m9", "config must be one that begins with rand, .* got 'auto-rand-m9': choose one"),
         ("v0-m9", r"there is no 'm9' in 'v0-m9': after 'v0' come mstd \(standard deviation of magnitudes\)"),
         (

@@ -150,7 +150,7 @@ def test_each_lane_decodes_half_of_the_bytes(nbytes: list[int], expected: list[i
     assert [len(each.taken[0]) for each in decoding] == expected
 
 
-@pytest.mark.parametrize("bad", [(0,), (4,), (1, 4)])
+@pytest.mark.parametrize("bad", [(0,), (2,), (3,), (4,), (1, 4)])
 def test_a_batch_that_fails_names_its_first_row_and_does_not_disturb_the_next(bad: tuple[int, ...]) -> None:
     lanes, _, _ = noted(2)
     lanes.submit(work_of(5), samples(*(255 if row in bad else row for row in range(5))))

@@ -39,6 +39,7 @@ from dalirefurb import (
 from dalirefurb.augment.stage import Stage
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.stages.resize import Resize
+from dalirefurb.dali import GraphError
 from dalirefurb.engine.partial_sizes import propose_coverage
 from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError, StoreError
 from dalirefurb.planning import BatchEcho, Frozen
@@ -788,3 +789,14 @@ def test_that_samples_are_replaced_is_logged_now_and_at_ten_times_as_many(
         assert [int(each.split(" ")[6]) for each in said] == told
         assert all("of 40 so far" in each and "Loader.bad_samples() lists them" in each for each in said)
     assert caplog.messages.count("12 samples that the quarantine names are replaced by others") == 1
+
+
+@pytest.mark.parametrize("row", [0, 2])
+def test_what_a_gpus_decoder_alone_refuses_is_pillows_from_then_on(tmp_path: Path, row: int) -> None:
+    indices = np.arange(4)
+    write_folder(tmp_path, num_samples=4)
+    with closing(Reader(ImageFolder(tmp_path), max_batch_size=4, num_threads=1, passes_images=True)) as reader:
+        samples = reader.read_now(indices, np.zeros(4, np.int64))
+        assert reader.reconsider(samples, GraphError(f"Failed to decode sample #{row} : nothing"))
+        again = reader.read_now(indices, np.zeros(4, np.int64))
+    assert [sample.ndim == 3 for sample in again.data] == (indices == row).tolist()

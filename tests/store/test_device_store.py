@@ -283,6 +283,10 @@ def test_more_than_there_is_is_refused(pinned_host: bool) -> None:
         DeviceStore(device="cpu", pinned_host=pinned_host, max_bytes=1).open(StoreSpec(shape, 1, {}))
     with pytest.raises(OutOfMemoryError, match=r"need 1505280\.00 TB and \d+\.\d\d [MG]B are available"):
         DeviceStore(device="cpu", pinned_host=pinned_host).open(StoreSpec(shape, 10**13, {}))
+    full = DeviceStore(device="cpu", pinned_host=pinned_host)
+    full.memory.available_bytes = lambda *, pinned: 0  # type: ignore[method-assign]
+    with pytest.raises(OutOfMemoryError, match="and 0 B are available"):
+        full.open(StoreSpec(shape, 1, {}))
     with pytest.raises(OutOfMemoryError, match="TB and they cannot be allocated"):
         DeviceStore(device="cpu", pinned_host=pinned_host, max_bytes=10**19).open(StoreSpec(shape, 10**13, {}))
 

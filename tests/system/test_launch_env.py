@@ -54,10 +54,12 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         (TORCHRUN, Rank(5, 8, 4)),
         (without(TORCHRUN, "LOCAL_WORLD_SIZE"), Rank(5, 8, None)),
         (without(TORCHRUN, "RANK", "LOCAL_WORLD_SIZE"), None),  # Lightning's own processes.
+        (TORCHRUN | {"RANK": "0"}, Rank(0, 8, 4)),
         (OPEN_MPI, Rank(2, 6, 3)),
         (HYDRA, Rank(1, 2, 2)),
         (STEP, Rank(9, 11, 3)),
         (OLD_STEP, Rank(9, 11, 3)),
+        (STEP | {"SLURM_PROCID": "0", "SLURM_NODEID": "0"}, Rank(0, 11, 4)),
         (STEP | {"SLURM_NODEID": "1"}, Rank(9, 11, 4)),
         (STEP | {"SLURM_STEP_NUM_TASKS": "10", "SLURM_STEP_TASKS_PER_NODE": "10", "SLURM_NODEID": "0"}, (9, 10, 10)),
         (without(STEP, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), Rank(9, 11, 4)),

@@ -110,10 +110,11 @@ def test_dalis_window_of_what_would_be_large_is_that_of_the_whole_image_within_a
     assert np.abs(serve(recipe.at(2), pictures) - serve(recipe, pictures)).max() <= 1
 
 
-def test_dalis_window_of_what_is_resized_to_two_sides_is_that_of_the_whole_image() -> None:
+@pytest.mark.parametrize("shape", [(12, 40), (640, 40)])  # The second one is made lower.
+def test_dalis_window_of_what_is_resized_to_two_sides_is_that_of_the_whole_image(shape: tuple[int, int]) -> None:
     recipe = Recipe([Resize((64, 300_000)), CenterCrop(56)], levels(56), 1)
     assert WHOLE_PIXELS < 64 * 300_000
-    pictures = noise((12, 40))
+    pictures = noise(shape)
     assert np.abs(serve(recipe.at(2), pictures) - serve(recipe, pictures)).max() <= 1
 
 

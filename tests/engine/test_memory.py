@@ -421,12 +421,13 @@ def test_memory_of_the_gpu_that_torch_holds_and_does_not_use_is_named(
         load(arrays, DeviceStore())
 
 
+@pytest.mark.parametrize(("free", "told"), [(1000, r"1\.00 KB"), (0, "0 B")])
 def test_a_loader_that_pins_more_than_there_is_is_refused(
-    device: OrderedDevice, made: list[str], arrays: Arrays, monkeypatch: pytest.MonkeyPatch
+    device: OrderedDevice, made: list[str], arrays: Arrays, monkeypatch: pytest.MonkeyPatch, free: int, told: str
 ) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda: 2**34)
-    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
-    with pytest.raises(OutOfMemoryError, match=r"^memory must hold .*slots.*, but 1\.00 KB are free: use"):
+    monkeypatch.setattr(memory, "available_bytes", lambda: free)
+    with pytest.raises(OutOfMemoryError, match=rf"^memory must hold .*slots.*, but {told} are free: use"):
         load(arrays, DeviceStore(pinned_host=True))
     assert made == []
     assert device.nbytes("pinned") == 0

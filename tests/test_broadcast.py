@@ -712,6 +712,9 @@ def test_what_cannot_be_shared_is_refused(source: ImageFolder, monkeypatch: pyte
         monkeypatch.setattr(server, "available_bytes", lambda: 500_000)
         with pytest.raises(OutOfMemoryError, match=r"must hold 7 batches in shared memory, 516\.\d+ KB, but 500"):
             Broadcast(loader, NAME)
+        monkeypatch.setattr(server, "available_bytes", lambda: 0)
+        with pytest.raises(OutOfMemoryError, match="but 0 B are free"):
+            Broadcast(loader, NAME)
     assist = AutoAssist(Standard(NUM_SAMPLES, batch_size=BATCH_SIZE), lag=9)
     of_views = pytest.raises(ConfigurationError, match="serves one image of each sample, but the loader has views")
     recipe, standard = rand_augment(SIZE).at(1), Standard(NUM_SAMPLES, batch_size=BATCH_SIZE)

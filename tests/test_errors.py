@@ -99,3 +99,10 @@ def test_a_bad_sample_has_a_remedy() -> None:
     assert str(SampleError(3, "cat/1.jpg", "is empty")) == f"sample 3 (cat/1.jpg): is empty; {remedy}"
     broken = SampleError(3, "cat/1.jpg", "not an image", lasting=True)
     assert str(broken) == f"sample 3 (cat/1.jpg): not an image; {remedy}"
+
+
+@pytest.mark.parametrize(("least", "most", "wanted"), [(0, None, "an int of at least 0"), (0, 3, r"an int in 0\.\.3")])
+def test_a_limit_of_0_is_one(least: int, most: int | None, wanted: str) -> None:
+    assert integer("count", 0, least, most, "pass more") == 0
+    with pytest.raises(ConfigurationError, match=f"^count must be {wanted}, got -1: pass more$"):
+        integer("count", -1, least, most, "pass more")

@@ -109,6 +109,8 @@ def test_pictures_that_the_memory_does_not_hold_are_refused(arguments, nbytes, w
     assert status == 2
     needed, free = limits.amount(nbytes), limits.amount(nbytes - 1)
     assert f"memory must hold {what}, which is at least {needed}, but {free} are available: pass " in line
+    monkeypatch.setattr(limits, "available_bytes", lambda: 0)
+    assert "but 0 B are available: pass " in error_of(capsys, "show", *arguments)[1]
     monkeypatch.setattr(limits, "available_bytes", lambda: nbytes)
     status, line = error_of(capsys, "show", *arguments, "--out", tmp_path / "no" / "a.png")
     assert "a.png fails: No such file or directory" in line

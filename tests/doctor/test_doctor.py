@@ -301,7 +301,9 @@ def test_a_machine_at_rest_is_good(root: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (finding.state, finding.values["busy_cores"]) == ("good", 0.0)
 
 
-@pytest.mark.parametrize(("available", "state"), [(1 * GB, "slow"), (1_953_124, "slow"), (1_953_125, "good")])
+@pytest.mark.parametrize(
+    ("available", "state"), [(0, "slow"), (1 * GB, "slow"), (1_953_124, "slow"), (1_953_125, "good")]
+)
 def test_little_memory_is_told(root: Path, available: int, state: str) -> None:
     (root / "proc/meminfo").write_text(f"MemAvailable: {available} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n")
     (finding,) = findings.memory(root)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from nvidia.dali.plugin.pytorch import DALIGenericIterator
+from torch.utils.data import TensorDataset
 
 from dalirefurb import (
     Arrays,
@@ -462,6 +463,7 @@ def test_reuse_without_a_store_is_warned_of_since_it_gains_nothing(folder: Image
             "recipe must be a recipe, got none: pass rand_augment.224., or another preset; the",
         ),
         ({"folder": [1, 2]}, "source must be a source, got a list: .*TorchDataset.dataset. for a torch Dataset"),
+        ({"folder": TensorDataset(torch.ones(2))}, "got a TensorDataset: .*TorchDataset.dataset. for a torch Dataset"),
         ({"prefetch": 4}, r"prefetch must be a Prefetch, got an int: pass Prefetch\(num_threads=4\)"),
         (
             {"bad_samples": "replace"},

@@ -408,6 +408,11 @@ def test_a_state_has_all_bad_samples_that_are_known(source: ImageFolder, tmp_pat
     with replacing(source, RECIPE, STANDARD) as loader:
         loader.load_state_dict(state)
         assert loader.bad_samples() == known
+    other, mine = tmp_path / "mine.jsonl", BadSample(12, source.name(12), "looks bad")
+    Quarantine(other, num_samples=NUM_SAMPLES, source=source.fingerprint()).add(mine)
+    with replacing(source, RECIPE, STANDARD, quarantine=other) as loader:
+        loader.load_state_dict(state)
+        assert loader.bad_samples() == [*known, mine]
 
 
 def test_a_quarantine_that_cannot_be_written_any_more_costs_one_warning(source: ImageFolder, tmp_path: Path) -> None:

@@ -452,6 +452,24 @@ def test_a_planner_that_breaks_a_promise_is_found(kind: type[Altered], test: str
         getattr(planner_contract_of(kind), f"test_{test}")()
 
 
+@dataclass(frozen=True)
+class Hasty(Altered):
+    """Wants nothing that the batch at hand serves."""
+
+    def wanted(self, epoch: int, batch: int, indices: Any, versions: Any) -> Any:
+        plan = self.plan(epoch, batch)
+        at_hand = {*zip(plan.indices.tolist(), plan.version.tolist(), strict=True)}
+        others = [pair not in at_hand for pair in zip(indices.tolist(), versions.tolist(), strict=True)]
+        return super().wanted(epoch, batch, indices, versions) & np.array(others, np.bool_)
+
+
+def test_a_planner_that_may_want_too_much_and_wants_too_little_is_found() -> None:
+    contract = planner_contract_of(Hasty)
+    contract.wants_exactly = False  # type: ignore[misc]
+    with pytest.raises(AssertionError, match="what the rest of the epoch serves must be wanted"):
+        contract.test_what_is_wanted_after_a_jump_is_what_will_be_served()
+
+
 def test_what_a_planner_raises_in_one_of_several_threads_is_told() -> None:
     @dataclass(frozen=True)
     class OfOneThread(Altered):

@@ -13,6 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from dalirefurb import rng
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Stage
@@ -56,6 +58,13 @@ class PartialSizes:
     largest_bytes: float = 0.0
     mean_error_bytes: float = 0.0
 
+    @classmethod
+    def seen(cls, nbytes: NDArray[Any], num_samples: int) -> PartialSizes:
+        """Return what the sizes of some images, shape (n,), say of those of all samples, whose sizes vary."""
+        std = float(nbytes.std())
+        error = mean_error(std, len(nbytes), num_samples)
+        return cls(None, float(nbytes.mean()), std, float(nbytes.max()), error)
+
     def arena_bytes(self, slots: int) -> int:
         """Return the size of an arena for this many images of varying size; 0 where slots are fixed.
 
@@ -66,6 +75,11 @@ class PartialSizes:
             return 0
         unsure = slots**0.5 * self.std_bytes + slots * self.mean_error_bytes
         return int(1.1 * slots * self.mean_bytes + 4 * unsure + 4 * self.largest_bytes)
+
+
+def mean_error(std: float, seen: int, num_samples: int) -> float:
+    """Return the standard error of a mean of which so many of all samples were seen; 0 if all were."""
+    return std / seen**0.5 if seen < num_samples else 0.0
 
 
 def partial_sizes(source: Source, recipe: Recipe, reader: Reader, *, seed: int) -> PartialSizes:
@@ -87,9 +101,7 @@ def partial_sizes(source: Source, recipe: Recipe, reader: Reader, *, seed: int) 
         for stage in recipe.partial:
             heights, widths = stage.output_sizes(heights, widths)
         nbytes = _CHANNELS * heights * widths
-    std, largest = float(nbytes.std()), float(nbytes.max())
-    error = std / len(nbytes) ** 0.5 if len(nbytes) < len(source) else 0.0
-    return PartialSizes(None, float(nbytes.mean()), std, largest, error)
+    return PartialSizes.seen(nbytes, len(source))
 
 
 @dataclass(frozen=True)

@@ -346,6 +346,4 @@ def probed_sizes(
             made.append(partially(stages, packed, int(index[0]), drawn).nbytes)
         except StageRaised as raised:
             raise LoaderError(raised.reason) from raised.__cause__
-    sizes = np.array(made, np.float64)
-    error = float(sizes.std()) / len(sizes) ** 0.5 if len(sizes) < len(indices) else 0.0
-    return round(np.mean(read)), PartialSizes(None, float(sizes.mean()), float(sizes.std()), float(sizes.max()), error)
+    return round(np.mean(read)), PartialSizes.seen(np.array(made, np.float64), len(indices))

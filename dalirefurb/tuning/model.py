@@ -27,7 +27,7 @@ from functools import lru_cache
 from typing import Literal
 
 from dalirefurb.checks import CheckedFields
-from dalirefurb.engine.partial_sizes import PROBES, PartialSizes
+from dalirefurb.engine.partial_sizes import PROBES, PartialSizes, mean_error
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.tuning.costs import Costs, SplitCosts, named
 
@@ -281,7 +281,7 @@ def _nbytes(workload: Workload, machine: Machine, configuration: Configuration) 
     if slots == 0 or split.image_std_bytes == 0:
         return round(slots * split.image_bytes)
     # A store has room for the mean to be another one than that of the samples that were looked at.
-    error = split.image_std_bytes / PROBES**0.5 if workload.num_samples > PROBES else 0.0
+    error = mean_error(split.image_std_bytes, PROBES, workload.num_samples)
     return PartialSizes(None, split.image_bytes, split.image_std_bytes, split.largest_bytes, error).arena_bytes(slots)
 
 

@@ -288,9 +288,8 @@ class Broadcast(metaclass=Explained):
     def _tell(self, training: Training, question: int, told: object) -> None:
         try:
             memory = SharedMemory.of(Failure.of(told) if isinstance(told, Exception) else told)
-        except (OSError, OutOfMemoryError):  # Not even for this: it is told by the end of its connection.
-            with suppress(OSError):
-                training.connection.shutdown(socket.SHUT_RDWR)
+        except (OSError, OutOfMemoryError):  # There is none, not even for this.
+            self._end(training)
         else:
             self._send(training, question, memory, 0, len(memory.content))
 
@@ -298,9 +297,13 @@ class Broadcast(metaclass=Explained):
         message = MESSAGE.pack(question, memory.number, start, nbytes)
         try:
             socket.send_fds(training.connection, [message], [memory.descriptor])
-        except OSError:  # It is gone, or does not listen. The listening thread is told of the end, too.
-            with suppress(OSError):
-                training.connection.shutdown(socket.SHUT_RDWR)
+        except OSError:  # It is gone, or does not listen.
+            self._end(training)
+
+    def _end(self, training: Training) -> None:
+        """End the connection with a training, which is told of it, as is the listening thread."""
+        with suppress(OSError):
+            training.connection.shutdown(socket.SHUT_RDWR)
 
     # ---- the making thread
 

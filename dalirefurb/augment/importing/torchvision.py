@@ -20,6 +20,7 @@ from dalirefurb.augment.importing.torchvision_stages import (
     anti_aliased,
     channels_after,
     fill_of,
+    fills_black,
     interpolation_of,
     kind,
     size_of,
@@ -176,7 +177,7 @@ class _Reader:
             refuse(f"{name} after Normalize", "put it before")
         if self.pixels.channels == 1 and isinstance(fill_of(transform), tuple):
             refuse(f"{name} of one channel with fill={transform.fill!r}", "pass one level")
-        if given == Given.UNIT and (name in _OF_LEVELS or fill_of(transform) not in (0, (0, 0, 0))):
+        if given == Given.UNIT and (name in _OF_LEVELS or not fills_black(transform)):
             refuse(f"{name} of pixels in 0..1", "put it before ToTensor or ToDtype, where levels are 0 .. 255")
         if any(isinstance(stage, (Resize, RandomResizedCrop)) for stage in stages):
             anti_aliased(transform, image=given == Given.IMAGE)
@@ -189,7 +190,7 @@ class _Reader:
             refuse("Pad before a RandomCrop with padding", "pad once")
         if mode not in ("constant", "reflect"):
             refuse(f"{kind(pad)}(padding_mode={mode!r})", "pass 'constant' or 'reflect'")
-        other = fill_of(pad) not in (0, (0, 0, 0)) or self.pixels.given == Given.NORMALIZED
+        other = not fills_black(pad) or self.pixels.given == Given.NORMALIZED
         if padding and mode == "constant" and other:
             refuse(f"{kind(pad)} that adds another level than 0", "pass fill=0, and put it before Normalize")
         entering = leaving(self.stages, self.size, refuse=False)

@@ -70,6 +70,11 @@ def fill_of(transform: Any) -> Fill:
     return (red, *others) if others else red  # type: ignore[return-value]
 
 
+def fills_black(transform: Any) -> bool:
+    """Tell whether that is level 0, in one number or in three."""
+    return fill_of(transform) in (0, (0, 0, 0))
+
+
 def size_of(transform: Any) -> Any:
     """Return a side, or a height and a width."""
     size = transform.size

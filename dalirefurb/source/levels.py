@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +121,8 @@ def checked_range(value_range: ValueRange | None) -> ValueRange | None:
     if value_range is None:
         return None
     remedy = "pass the numbers of black and white, such as (0, 4095) for 12 bits"
-    return interval("value_range", value_range, "two numbers, low < high", lambda low, high: low < high, remedy)
+    wanted = "two numbers, low < high"  # Of what has no end all would be black.
+    return interval("value_range", value_range, wanted, lambda low, high: -math.inf < low < high < math.inf, remedy)
 
 
 def _declared(image: Image.Image, tags: Any) -> float | None:

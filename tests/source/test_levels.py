@@ -303,7 +303,9 @@ def test_numbers_without_a_range_are_refused_and_with_one_served(tmp_path: Path)
         Levels((0, 1)).of(np.full((2, 2), np.nan), "it")
 
 
-@pytest.mark.parametrize("given", [(5, 5), (9, 1), "16 bits", (1,), (True, 5), 4095])
+@pytest.mark.parametrize(
+    "given", [(5, 5), (9, 1), "16 bits", (1,), (True, 5), 4095, (0, np.inf), (-np.inf, 1), (0, np.nan)]
+)
 def test_a_range_must_be_two_numbers(given: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"value_range must be two numbers, low < high, got"):
         files(tmp_path, b"", value_range=given)

@@ -334,7 +334,7 @@ def _kinds(files: list[Path]) -> Iterator[Finding]:
     if not odd:
         yield Finding("data set", "good", f"DALI decodes all of {files_said}", values=values)
         return
-    said = f"Pillow decodes {odd / looked_at:.0%} of {files_said}, in {1000 * seconds / odd:.1f} ms each"
+    said = f"Pillow decodes {odd} of {files_said}, in {1000 * seconds / odd:.1f} ms each"
     said += f"; {broken} of {odd} it cannot decode" * (broken > 0)
     remedy = "they are of no kind that DALI is given: as JPEG, PNG or WebP of 8 bits they would be"
     yield Finding("data set", "slow" if odd >= _MOSTLY * looked_at else "note", said, remedy, values)

@@ -129,7 +129,7 @@ class Configuration:
         recipe = named(self.split.recipe, self.split.devices)
         if self.reuse_factor == 1:
             return "standard loading" if recipe == "recipe" else f"standard loading ({recipe})"
-        share = "" if self.coverage == 1 else f", {self.coverage:.0%} of the samples"
+        share = "" if self.coverage == 1 else f", {self.coverage:.1%} of the samples"
         return f"{recipe}, cached {self.split.place}, reuse factor {self.reuse_factor}, {self.tier}{share}"
 
     def is_for_ever(self, workload: Workload) -> bool:

@@ -13,7 +13,7 @@ Let m be the share of an epoch's rows that are misses after epoch 0, as the plan
 
 Each works while the others do, a few batches ahead, so the largest is the time of an image: images/s = ranks / t.
 Epoch 0 computes every image: m = 1. What is kept of the different images is a version's share, weighed by coverage:
-kept = coverage kept(r) + 1 - coverage. Memory is what the plan's slots take, `Refurbish.peak_slots` of them.
+kept = coverage kept(r) + 1 - coverage. Memory is what each rank's slots take, `Refurbish.shard_slots` of them.
 
 Nothing waits for anything but the slowest part: benchmarks/tune.py tells how closely a loader comes to that.
 """
@@ -24,11 +24,13 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dalirefurb.checks import CheckedFields
 from dalirefurb.engine.partial_sizes import PROBES, PartialSizes, mean_error
 from dalirefurb.planning.refurbish import Refurbish
+from dalirefurb.store.disk.layout import Layout
+from dalirefurb.store.spec import StoreSpec
 from dalirefurb.tuning.costs import Costs, SplitCosts, named
 
 Tier = Literal["none", "memory", "disk", "tiered", "device"]
@@ -180,16 +182,16 @@ def predict(costs: Costs, machine: Machine, workload: Workload, configuration: C
     A cache that exceeds the machine's bytes is not refused here.
     """
     split = configuration.split
-    nbytes = _nbytes(workload, machine, configuration)
+    room = _room(workload, machine, configuration)
     misses = _misses(_planner(workload, machine, configuration))
-    time, bound = _image_s(costs, machine, workload, configuration, misses, nbytes)
-    first, _ = _image_s(costs, machine, workload, configuration, 1.0, nbytes)
+    time, bound = _image_s(costs, machine, workload, configuration, misses, room)
+    first, _ = _image_s(costs, machine, workload, configuration, 1.0, room)
     epoch_0_s = first * workload.num_samples / machine.ranks
     run_s = epoch_0_s + (workload.epochs - 1) * time * workload.num_samples / machine.ranks
     of_cached = 1.0 if split.deterministic else split.kept[configuration.reuse_factor]
     kept = configuration.coverage * of_cached + 1 - configuration.coverage
     step = workload.step_s / (workload.batch_size / machine.ranks)
-    disk_bytes = round(nbytes * _disk_share(nbytes, machine, configuration.tier))
+    on_device = configuration.tier == "device"
     return Prediction(
         configuration=configuration,
         images_per_s=machine.ranks / time,
@@ -197,9 +199,9 @@ def predict(costs: Costs, machine: Machine, workload: Workload, configuration: C
         stall=1 - step / time if step else 0.0,
         misses=misses,
         kept=1.0 if configuration.reuse_factor == 1 else kept,
-        memory_bytes=0 if configuration.tier == "device" else nbytes - disk_bytes,
-        disk_bytes=disk_bytes,
-        device_bytes=nbytes if configuration.tier == "device" else 0,
+        memory_bytes=0 if on_device else room.memory_bytes,
+        disk_bytes=room.disk_bytes,
+        device_bytes=room.memory_bytes if on_device else 0,
         epoch_0_s=epoch_0_s,
         run_s=run_s,
         run_images_per_s=workload.epochs * workload.num_samples / run_s,
@@ -217,15 +219,16 @@ def largest_coverage(machine: Machine, workload: Workload, configuration: Config
     }[configuration.tier]
 
     def taken(thousandths: int) -> int:
-        return _nbytes(workload, machine, replace(configuration, coverage=thousandths / 1000))
+        taken = _room(workload, machine, replace(configuration, coverage=thousandths / 1000))
+        return taken.memory_bytes + taken.disk_bytes
 
     return 1.0 if taken(1000) <= room else (bisect_right(range(1000), room, key=taken) - 1) / 1000
 
 
 def _image_s(
-    costs: Costs, machine: Machine, workload: Workload, configuration: Configuration, misses: float, nbytes: int
+    costs: Costs, machine: Machine, workload: Workload, configuration: Configuration, misses: float, room: _Room
 ) -> tuple[float, Bound]:
-    """Return the seconds that an image takes on one rank, and what takes them, where the slots have so many bytes."""
+    """Return the seconds that an image takes on one rank, and what takes them."""
     split = configuration.split
     cores = machine.cores / machine.ranks
     # Misses of the covered samples are put into the store.
@@ -234,9 +237,9 @@ def _image_s(
     # Where little was measured, it can be less than that a miss takes nothing.
     put_s = max(split.put_s, -split.standard_s.median)
     get_s, mixed_s, disk_s = split.hit_s.median, costs.mixed_s, 0.0
-    on_disk = _disk_share(nbytes, machine, configuration.tier)
+    on_disk = room.disk_share
     if on_disk and costs.disk is not None:
-        in_page_cache = machine.page_cache_bytes / max(1.0, on_disk * nbytes)
+        in_page_cache = machine.page_cache_bytes / max(1.0, room.disk_bytes)
         each_bytes = split.image_bytes * on_disk
         put_s += costs.disk.put_s * each_bytes
         get_s += costs.disk.get_s * each_bytes
@@ -267,22 +270,35 @@ def _image_s(
     return times[bound], bound
 
 
-def _disk_share(nbytes: int, machine: Machine, tier: Tier) -> float:
-    """Return the share of a cache that is on the disk; a tiered one fills memory first."""
-    if tier == "tiered":
-        return max(0.0, 1 - machine.memory_bytes / nbytes) if nbytes else 0.0
-    return 1.0 if tier == "disk" else 0.0
+class _Room(NamedTuple):
+    """What a cache takes: bytes of memory, or of GPUs, and of the disk, and the share of its samples that are there."""
+
+    memory_bytes: int
+    disk_bytes: int
+    disk_share: float
 
 
-def _nbytes(workload: Workload, machine: Machine, configuration: Configuration) -> int:
-    """Return the bytes of all slots that the plan asks for."""
-    split, planner = configuration.split, _planner(workload, machine, configuration)
-    slots = 0 if planner is None else planner.peak_slots
-    if slots == 0 or split.image_std_bytes == 0:
-        return round(slots * split.image_bytes)
+def _room(workload: Workload, machine: Machine, configuration: Configuration) -> _Room:
+    """Return what the slots of all ranks take; a tiered cache fills memory first.
+
+    A file on a disk has records beside its samples, which begin at whole pages.
+    """
+    planner = _planner(workload, machine, configuration)
+    all_slots = () if planner is None else planner.shard_slots
+    specs = [_store_spec(configuration.split, slots, workload.num_samples) for slots in all_slots if slots]
+    nbytes = sum(spec.nbytes for spec in specs)
+    share = {"disk": 1.0, "tiered": max(0.0, 1 - machine.memory_bytes / max(1, nbytes))}.get(configuration.tier, 0.0)
+    beside = sum(Layout(spec).nbytes - spec.nbytes for spec in specs)
+    return _Room(nbytes - round(share * nbytes), round(share * nbytes) + round(share * beside), share)
+
+
+def _store_spec(split: SplitCosts, slots: int, num_samples: int) -> StoreSpec:
+    """Return what a rank's store is opened for, in bytes."""
+    shape = None if split.image_std_bytes else (1, 1, round(split.image_bytes))
     # A store has room for the mean to be another one than that of the samples that were looked at.
-    error = mean_error(split.image_std_bytes, PROBES, workload.num_samples)
-    return PartialSizes(None, split.image_bytes, split.image_std_bytes, split.largest_bytes, error).arena_bytes(slots)
+    error = mean_error(split.image_std_bytes, PROBES, num_samples)
+    sizes = PartialSizes(shape, split.image_bytes, split.image_std_bytes, split.largest_bytes, error)
+    return StoreSpec(shape, slots, {}, sizes.arena_bytes(slots))
 
 
 @lru_cache(maxsize=4096)

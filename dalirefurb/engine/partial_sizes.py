@@ -76,6 +76,10 @@ class PartialSizes:
         unsure = slots**0.5 * self.std_bytes + slots * self.mean_error_bytes
         return int(1.1 * slots * self.mean_bytes + 4 * unsure + 4 * self.largest_bytes)
 
+    def specs(self, planner: Planner) -> list[StoreSpec]:
+        """Say what the stores of as many ranks as there are shards have room for; one that needs none is left out."""
+        return [StoreSpec(self.slot_shape, n, {}, self.arena_bytes(n)) for n in planner.shard_slots if n]
+
 
 def mean_error(std: float, seen: int, num_samples: int) -> float:
     """Return the standard error of a mean of which so many of all samples were seen; 0 if all were."""
@@ -159,7 +163,8 @@ def propose_coverage(
         source: Source of the samples, as for `Loader`.
         recipe: Recipe, as for `Loader`. Where its partial images vary in size, the headers of some samples are read,
             and the bytes are those that a store sets aside for such images.
-        planner: Planner, as for `Loader`; its own coverage does not matter.
+        planner: Planner, as for `Loader`; its own coverage does not matter. Each of its shards counts as a rank, with a
+            store of its own.
         budget: "16GB", "60%" or bytes. A share is of the memory that this process can still take, or with `path` of
             the space on that disk that is free, or taken by that file. The plan is that of all ranks: where they are on
             several machines, name the bytes of all of them together.
@@ -185,9 +190,8 @@ def propose_coverage(
         return replace(planner, coverage=_coverage(covered, planner.num_samples))
 
     def nbytes(covered: int) -> int:
-        slots = covering(covered).peak_slots
-        spec = StoreSpec(sizes.slot_shape, slots, {}, sizes.arena_bytes(slots))
-        return spec.nbytes if path is None else Layout(spec).nbytes
+        specs = sizes.specs(covering(covered))
+        return sum(spec.nbytes if path is None else Layout(spec).nbytes for spec in specs)
 
     covered = bisect_right(range(1, planner.num_samples + 1), limit, key=nbytes)
     if covered == 0:

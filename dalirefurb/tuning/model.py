@@ -30,7 +30,6 @@ from dalirefurb.checks import CheckedFields
 from dalirefurb.engine.partial_sizes import PROBES, PartialSizes, mean_error
 from dalirefurb.planning.refurbish import Refurbish
 from dalirefurb.store.disk.layout import Layout
-from dalirefurb.store.spec import StoreSpec
 from dalirefurb.tuning.costs import Costs, SplitCosts, named
 
 Tier = Literal["none", "memory", "disk", "tiered", "device"]
@@ -283,22 +282,16 @@ def _room(workload: Workload, machine: Machine, configuration: Configuration) ->
 
     A file on a disk has records beside its samples, which begin at whole pages.
     """
-    planner = _planner(workload, machine, configuration)
-    all_slots = () if planner is None else planner.shard_slots
-    specs = [_store_spec(configuration.split, slots, workload.num_samples) for slots in all_slots if slots]
+    planner, split = _planner(workload, machine, configuration), configuration.split
+    shape = None if split.image_std_bytes else (1, 1, round(split.image_bytes))
+    # A store has room for the mean to be another one than that of the samples that were looked at.
+    error = mean_error(split.image_std_bytes, PROBES, workload.num_samples)
+    sizes = PartialSizes(shape, split.image_bytes, split.image_std_bytes, split.largest_bytes, error)
+    specs = [] if planner is None else sizes.specs(planner)
     nbytes = sum(spec.nbytes for spec in specs)
     share = {"disk": 1.0, "tiered": max(0.0, 1 - machine.memory_bytes / max(1, nbytes))}.get(configuration.tier, 0.0)
     beside = sum(Layout(spec).nbytes - spec.nbytes for spec in specs)
     return _Room(nbytes - round(share * nbytes), round(share * nbytes) + round(share * beside), share)
-
-
-def _store_spec(split: SplitCosts, slots: int, num_samples: int) -> StoreSpec:
-    """Return what a rank's store is opened for, in bytes."""
-    shape = None if split.image_std_bytes else (1, 1, round(split.image_bytes))
-    # A store has room for the mean to be another one than that of the samples that were looked at.
-    error = mean_error(split.image_std_bytes, PROBES, num_samples)
-    sizes = PartialSizes(shape, split.image_bytes, split.image_std_bytes, split.largest_bytes, error)
-    return StoreSpec(shape, slots, {}, sizes.arena_bytes(slots))
 
 
 @lru_cache(maxsize=4096)

@@ -133,6 +133,24 @@ def test_a_proposal_counts_the_bytes_that_a_loader_sets_aside(
         assert 0 < proposal.nbytes <= proposal.budget_bytes
 
 
+def test_a_proposal_counts_the_bytes_that_all_ranks_set_aside(
+    folder: ImageFolder, recipe: Recipe, tmp_path: Path
+) -> None:
+    """Each has room of its own for sizes that are not the mean, and a file with a header of its own."""
+    for kind, budget in (("memory", "250KB"), ("disk", "500KB")):
+        paths = [tmp_path / str(rank) for rank in range(2)]
+        planner = refurbish(shards=2)
+        proposal = propose_coverage(folder, recipe, planner, budget, path=paths[0] if kind == "disk" else None)
+        taken = 0
+        for rank, path in enumerate(paths):
+            store = DiskStore(path) if kind == "disk" else MemoryStore()
+            planned, prefetch = replace(planner, coverage=proposal.coverage), Prefetch(num_threads=1, replicas=1)
+            with Loader(folder, recipe, planned, store, prefetch=prefetch, rank=(rank, 2)) as loader:
+                next(iter(loader))
+                taken += path.stat().st_size if kind == "disk" else store.nbytes
+        assert proposal.nbytes == taken <= proposal.budget_bytes, kind
+
+
 def test_a_share_is_of_the_memory_or_of_the_disk_that_is_free_or_the_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -125,6 +125,24 @@ def test_a_step_mixes_alike_in_every_run_and_unlike_others():
     assert mixed(7, 1000)[1, 0, 0, 0].item() == pytest.approx(0.04215980, abs=1e-6)  # As ever.
 
 
+def test_a_box_and_what_is_done_of_both_are_as_ever():
+    images, labels = unmixed(8, 12)
+    boxes = []
+    for step in range(1000, 1004):
+        pasted = (Mix(CLASSES, cutmix=1.0, seed=7)(images, labels, step=step)[0][1, 0] == 0).nonzero()
+        boxes.append([*pasted.amin(dim=0).tolist(), *(pasted.amax(dim=0) + 1).tolist()])
+    assert boxes == [[0, 0, 6, 10], [0, 0, 6, 6], [0, 0, 4, 7], [3, 0, 7, 3]]
+    both = Mix(CLASSES, mixup=0.3, cutmix=1.0, seed=7)
+    assert [len(both(images, labels, step=step)[0][1].unique()) for step in range(8)] == [2, 2, 2, 1, 1, 1, 2, 1]
+
+
+@pytest.mark.parametrize("alphas", [{}, *KINDS], ids=str)
+def test_a_batch_without_rows_has_none_when_it_is_mixed(alphas):
+    """As a rank is served one that has no part of a batch."""
+    mixed, targets = Mix(CLASSES, **alphas)(torch.zeros(0, 3, 8, 6), torch.zeros(0, dtype=torch.int64), step=1)
+    assert (mixed.shape, targets.shape) == ((0, 3, 8, 6), (0, CLASSES))
+
+
 def test_a_share_drawn_in_one_way_depends_on_nothing_else():
     alone, both = shares(Mix(CLASSES, mixup=1.0), 50), shares(Mix(CLASSES, mixup=1.0, cutmix=1.0), 50)
     assert 10 < np.isclose(alone, both).sum() < 45
@@ -237,6 +255,9 @@ IMAGES, LABELS = torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.int64)
         (lambda: Mix(9)(IMAGES, LABELS[:, None].int(), step=0), "torch.int32 of shape (4, 1): pass labels.flatten()"),
         (lambda: Mix(9)(IMAGES, LABELS.float(), step=0), "torch.float32 of shape (4,): pass classes as integers"),
         (lambda: Mix(9)(IMAGES, LABELS * 1j, step=0), "torch.complex64 of shape (4,): pass classes as integers"),
+        (lambda: Mix(9)(IMAGES, LABELS[:, None].expand(4, 8), step=0), "several labels of an image cannot be mixed so"),
+        (lambda: Mix(9)(IMAGES, ({}, {}), step=0), "must be a tensor, got 'tuple': mix each view by itself"),
+        (lambda: Mix(9)(IMAGES, [{}, {}], step=0), "of objects with boxes nothing is mixed, so leave Mix out there"),
         (lambda: Mix(9)(IMAGES, torch.eye(9)[LABELS] > 0, step=0), "torch.bool of shape (4, 9): pass labels.float()"),
     ],
 )

@@ -25,6 +25,7 @@ from dalirefurb import (
     MemoryStore,
     Output,
     PartialSource,
+    Prefetch,
     Recipe,
     Refurbish,
     SmartCache,
@@ -34,9 +35,10 @@ from dalirefurb import (
     simple,
 )
 from dalirefurb.augment import Decode, HorizontalFlip, KernelStage, RandomResizedCrop, Resize
-from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchError
+from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError
 from dalirefurb.planning import BatchEcho, Fresh
 from dalirefurb.planning.planner import Planner
+from dalirefurb.store import DeviceStore
 from tests.in_turn import EACH_CHANGE, in_turn, weekly
 from tests.pictures import write_folder
 
@@ -320,6 +322,25 @@ def test_rows_that_only_fill_up_have_index_minus_one() -> None:
     assert indices(Standard(10, batch_size=4), pad_last_batch=True)[-1][2:] == [-1, -1]
 
 
+def test_images_of_any_size_are_filled_up_with_the_last_one(source: ImageFolder) -> None:
+    batches = []
+    for pad in (False, True):
+        planner = Standard(COUNT, batch_size=5)
+        with PartialSource(source, FEW_OPERATORS.at(1), planner, kernels="dali", pad_last_batch=pad) as samples:
+            batches.append([samples() for _ in range(len(samples))][-1])
+    for plain, filled in zip(*batches, strict=True):
+        assert (len(plain), len(filled)) == (3, 5)
+        assert bits(filled) == bits([*plain, plain[-1], plain[-1]])
+
+
+@pytest.mark.parametrize("planner", [Standard(10, batch_size=5), Standard(10, batch_size=4, drop_last=True)])
+@pytest.mark.parametrize("kind", [lambda echo: echo, Fresh])
+def test_an_echo_of_full_batches_alone_may_be_padded(planner: Planner, kind: Any) -> None:
+    echo = kind(BatchEcho(planner, echoing_factor=2))
+    with PartialSource(ARRAYS, simple(8, raw=True), echo, pad_last_batch=True) as samples:
+        assert [len(samples()[1]) for _ in range(len(samples))] == [planner.batch_size] * 4
+
+
 def test_labels_are_as_dalis_readers_have_them_if_asked_for() -> None:
     with PartialSource(ARRAYS, simple(8, raw=True), Standard(10, batch_size=4), dali_labels=True) as samples:
         ((batch,), *_) = DALIGenericIterator(samples.pipeline(), ["data", "label"])
@@ -357,6 +378,7 @@ def _darken(image: Any, uniforms: Any, out: Any) -> None:
     [
         ({"recipe": RECIPE.at(0)}, "split 0 caches files"),
         ({"planner": AutoAssist(Standard(COUNT, batch_size=ROWS), lag=40)}, "AutoAssist chooses batches by the losses"),
+        ({"store": DeviceStore(device="cpu")}, "partial images are given on the host, but a DeviceStore has them on a"),
         ({"planner": Evaluate(COUNT, batch_size=ROWS), "pad_last_batch": True}, "pass Evaluate"),
         *(
             ({"planner": planner, "pad_last_batch": True}, "BatchEcho repeats a smaller one: pass drop_last=True")
@@ -404,6 +426,37 @@ def test_parameters_that_are_missing_are_counted(source: ImageFolder) -> None:
 
         with pytest.raises(TypeError, match="parameters must be all 2 of the final part, in their order, got 1"):
             graph()
+
+
+def test_a_pipeline_has_the_threads_rows_and_device_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no CUDA device DALI makes no pipeline for one: it is made without, of the same graph."""
+    given: list[dict[str, Any]] = []
+
+    def hosted(graph: Any) -> Any:
+        return lambda **options: given.append(options) or pipeline_def(graph)(**{**options, "device_id": None})
+
+    monkeypatch.setattr("dalirefurb.partial_source.pipeline_def", hosted)
+    options: dict[str, Any]
+    for options, threads, device in (
+        ({}, 6, None),
+        ({"num_threads": 1, "batch_size": 7, "debug": False}, 1, None),
+        ({"device_id": 0}, 6, 0),
+        ({"device_id": 1, "num_threads": 2}, 2, 1),
+    ):
+        prefetch = Prefetch(num_threads=6, replicas=3)
+        with PartialSource(ARRAYS, simple(8, raw=True), Standard(10, batch_size=4), prefetch=prefetch) as samples:
+            pipeline = samples.pipeline(**options)
+            assert (pipeline.num_threads, pipeline.max_batch_size) == (threads, options.get("batch_size", 4))
+            assert given.pop()["device_id"] == device
+            pipeline.serialize()
+            assert pipeline._graph_outputs[0].device == ("cpu" if device is None else "gpu")
+
+
+def test_what_is_closed_gives_nothing_any_more() -> None:
+    with PartialSource(ARRAYS, simple(8, raw=True), Standard(10, batch_size=4)) as samples:
+        samples()
+    with pytest.raises(LoaderError, match="closed"):
+        samples()
 
 
 def views_of(recipe: Recipe) -> tuple[Recipe, Recipe]:

@@ -713,6 +713,19 @@ def test_a_thread_whose_batch_failed_waits_no_longer() -> None:
         assert len(found) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        *((name, "mixup= and cutmix= are alphas, 0 for never") for name in ("mixup_alpha", "cutmix_alpha")),
+        *((name, "each batch is mixed; with both alphas each step tosses a coin") for name in ("prob", "switch_prob")),
+        ("smoothing", "it is label_smoothing here"),
+    ],
+)
+def test_timms_and_torchvisions_arguments_of_a_mix_are_told(name: str, told: str) -> None:
+    with pytest.raises(TypeError, match=f"^Mix: there is no argument '{name}': {told}$"):
+        Mix(10, **{name: 1})  # type: ignore[arg-type]
+
+
 CALLS: list[Any] = [Refurbish, Standard, Evaluate, Echo, MemoryStore, ImageFolder, Arrays, Recipe, Output, rand_augment]
 
 

@@ -114,6 +114,19 @@ def test_with_auto_reset_the_next_loop_is_the_next_epoch() -> None:
         assert [sorted(chain(*epoch)) for epoch in one_by_one] == [[*range(NUM_SAMPLES)]] * 2
 
 
+def test_a_loop_ends_what_was_begun_one_by_one() -> None:
+    with load() as loader:
+        iterator = loader.dali_iterator()
+        next(iterator)
+        for epoch in (labels_of(iterator), labels_of(iter(lambda: next(iterator, None), None))):
+            assert sorted(chain(*epoch)) == [*range(NUM_SAMPLES)]
+
+
+def test_a_checkpoint_is_the_loaders_state() -> None:
+    with load() as loader, pytest.raises(NotImplementedError, match=r"do not cover the cache; use Loader\.state_dict"):
+        loader.dali_iterator().checkpoints()
+
+
 DROP, FILL, PARTIAL = LastBatchPolicy.DROP, LastBatchPolicy.FILL, LastBatchPolicy.PARTIAL
 POLICIES: dict[str, tuple[Planner, dict[str, Any], LastBatchPolicy, int]] = {
     "smaller": (Standard(NUM_SAMPLES, batch_size=BATCH), {}, PARTIAL, NUM_SAMPLES),
@@ -214,8 +227,12 @@ def test_a_rank_that_evaluates_has_the_size_of_its_part(rank: int) -> None:
     ("arguments", "told"),
     [
         ({"reader_name": "Reader"}, "no argument 'reader_name': the planner knows the number of samples"),
+        ({"size": 8}, "no argument 'size': the planner knows the number of samples"),
         ({"dynamic_shape": True}, "no argument 'dynamic_shape': images of a batch are of one size"),
         ({"fill_last_batch": True}, "no argument 'fill_last_batch': pass last_batch_policy"),
+        ({"last_batch_padded": True}, "no argument 'last_batch_padded': pass last_batch_policy"),
+        ({"prepare_first_batch": True}, "no argument 'prepare_first_batch': the loader begins when it is first iter"),
+        ({"pipelines": []}, "no argument 'pipelines': the loader takes their place"),
         ({"auto_rest": True}, "no argument 'auto_rest': it is auto_reset here"),
     ],
 )

@@ -1,11 +1,27 @@
 """Errors tell the same in another process."""
 
+import json
+import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 
-from dalirefurb.checks import integer, interval, number, require
+from dalirefurb.checks import (
+    LAST_EPOCH,
+    Positive,
+    Signed,
+    dataclass_of,
+    epoch_of,
+    integer,
+    interval,
+    is_list,
+    number,
+    require,
+)
 from dalirefurb.errors import (
     ConfigurationError,
     DalirefurbError,
@@ -106,3 +122,92 @@ def test_a_limit_of_0_is_one(least: int, most: int | None, wanted: str) -> None:
     assert integer("count", 0, least, most, "pass more") == 0
     with pytest.raises(ConfigurationError, match=f"^count must be {wanted}, got -1: pass more$"):
         integer("count", -1, least, most, "pass more")
+
+
+def test_the_last_epoch_is_one() -> None:
+    assert epoch_of(LAST_EPOCH) == 2**31 - 1
+    with pytest.raises(
+        ConfigurationError, match=r"^epoch must be at most 2147483647, got 2147483648: epochs are count"
+    ):
+        epoch_of(LAST_EPOCH + 1)
+
+
+def test_what_has_entries_in_an_order_is_a_list() -> None:
+    lists = [[1], (1,), range(3), np.zeros(1), [], np.zeros((0, 2))]
+    assert [*map(is_list, lists)] == [True] * len(lists)
+    assert [*map(is_list, ["ab", b"ab", {1: 2}, {1}, 3, None, np.array(3)])] == [False] * 7
+
+
+@dataclass(frozen=True)
+class Inner:
+    """A part of what is written down."""
+
+    rate: Positive
+
+
+@dataclass(frozen=True)
+class Written:
+    """What is written down, with a field of each type."""
+
+    cores: int
+    name: str
+    shares: Mapping[int, float]
+    pair: tuple[int, str]
+    many: tuple[float, ...] = field(default_factory=tuple)
+    kind: Literal["one", "other"] = "one"
+    done: bool = False
+    shift: Signed = 0.0
+    inner: Inner | None = None
+
+
+WRITTEN = Written(3, "a", {2: 0.5, 30: 1.0}, (0, "b"), (0.0, 2.5), "other", True, -4.5, Inner(0.25))
+
+
+def test_what_was_written_down_is_read_as_it_was() -> None:
+    assert dataclass_of(Written, json.loads(json.dumps(asdict(WRITTEN))), "file") == WRITTEN
+    least = Written(0, "", {}, (1, ""))
+    assert dataclass_of(Written, {"cores": 0, "name": "", "shares": {}, "pair": [1, ""]}, "file") == least
+    assert dataclass_of(Written, {**asdict(least), "inner": None}, "file") == least
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("cores", -1, "file.cores must be an int of at least 0, got -1"),
+        ("cores", True, "file.cores must be an int of at least 0, got True"),
+        ("name", 3, "file.name must be a text, got 3"),
+        ("name", [0] * 100, f"file.name must be a text, got {[0] * 100!r:.80}: "),
+        ("shares", [1], r"file.shares must be a mapping, got [1]"),
+        ("shares", {"a": 1}, "file.shares must be a mapping by integers, got {'a': 1}"),
+        ("shares", {"-2": 1}, "file.shares must be a mapping by integers, got {'-2': 1}"),
+        ("shares", {"2": 1, "3": "b"}, "file.shares.3 must be a number of at least 0, got 'b'"),
+        ("pair", "ab", "file.pair must be a list, got 'ab'"),
+        ("pair", [1], "file.pair must be a list of 2, got [1]"),
+        ("pair", [1, "a", 2], "file.pair must be a list of 2, got [1, 'a', 2]"),
+        ("pair", [1, 2], "file.pair[1] must be a text, got 2"),
+        ("many", [0, -0.5], "file.many[1] must be a number of at least 0, got -0.5"),
+        ("many", [math.inf], "file.many[0] must be a number of at least 0, got inf"),
+        ("kind", "none", 'file.kind must be "one" or "other", got \'none\''),
+        ("done", 1, "file.done must be True or False, got 1"),
+        ("shift", -math.inf, "file.shift must be a number that is finite, got -inf"),
+        ("inner", 3, "file.inner must be a mapping, got 3"),
+        ("inner", {"rate": 0}, "file.inner.rate must be a number above 0, got 0"),
+        ("inner", {"rate": math.inf}, "file.inner.rate must be a number above 0, got inf"),
+        ("inner", {}, "file.inner.rate must be there, got 'nothing'"),
+        ("inner", {"rate": 1, "more": 2}, "file.inner must be of rate, got 'more'"),
+    ],
+)
+def test_what_somebody_has_edited_is_named_by_its_place(name: str, value: Any, told: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        dataclass_of(Written, {**asdict(WRITTEN), name: value}, "file")
+    assert str(refused.value).startswith(told)
+    assert str(refused.value).endswith(": leave it as it was written")
+
+
+@pytest.mark.parametrize("name", ["cores", "name", "shares", "pair"])
+def test_what_is_missing_and_has_no_default_is_named(name: str) -> None:
+    left = {other: value for other, value in asdict(WRITTEN).items() if other != name}
+    with pytest.raises(
+        ConfigurationError, match=f"^file.{name} must be there, got 'nothing': leave it as it was writt"
+    ):
+        dataclass_of(Written, left, "file")

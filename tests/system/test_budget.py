@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from dalirefurb.errors import ConfigurationError
-from dalirefurb.system.resources import Budget, available_bytes, budget_bytes, bytes_on_disk
+from dalirefurb.system import resources
+from dalirefurb.system.resources import (
+    Budget,
+    amount,
+    available_bytes,
+    budget_bytes,
+    bytes_on_disk,
+    checked_budget,
+    promise_to,
+)
 
 
 @pytest.mark.parametrize(
@@ -65,3 +74,58 @@ def test_what_a_disk_has_room_for_is_of_the_folder_itself_or_of_a_files_folder(
     for path, expected in ((tmp_path / "file", 107), ("file", 107), (tmp_path / "new", 100), (tmp_path, 100)):
         assert bytes_on_disk(path) == expected
     assert asked == [tmp_path] * 4
+
+
+class Taking:
+    """What is going to take so many bytes."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.untouched_bytes = nbytes
+
+
+def test_what_this_process_is_going_to_take_is_of_its_own_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a machine that is described, as in tests, nobody here takes anything."""
+    monkeypatch.setattr(resources, "_takers", type(resources._takers)())
+    monkeypatch.setattr(resources, "_machine", lambda root: [1000])
+    monkeypatch.setattr(resources, "_groups", lambda root: [1001])
+    monkeypatch.setattr(resources, "local_processes", lambda: 2)
+    takers = [Taking(60), Taking(40)]
+    for taker in takers:
+        promise_to(taker)
+    assert (available_bytes(), available_bytes(tmp_path)) == (400, 500)
+    takers[0].untouched_bytes = 450
+    assert available_bytes() == 10
+    takers[1].untouched_bytes = 51
+    assert available_bytes() == 0
+    del taker, takers
+    assert available_bytes() == 500
+
+
+def test_to_check_a_budget_nobody_asks_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other ranks may have to be waited for, who ask when they make a loader."""
+
+    def asked() -> int:
+        raise AssertionError
+
+    monkeypatch.setattr(resources, "local_processes", asked)
+    assert [*map(checked_budget, (None, 0, 7, "60%"))] == [None, 0, 7, "60%"]
+    with pytest.raises(ConfigurationError, match="a budget must be bytes"):
+        checked_budget("lots")
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "written"),
+    [
+        (0, "0 B"),
+        (999_999, "1000.00 KB"),
+        (10**6, "1.00 MB"),
+        (10**9 - 1, "1000.00 MB"),
+        (10**9, "1.00 GB"),
+        (10**12, "1.00 TB"),
+        (2.5e15, "2500.00 TB"),
+    ],
+)
+def test_an_amount_is_written_in_the_largest_unit_that_it_has(nbytes: float, written: str) -> None:
+    assert amount(nbytes) == written

@@ -76,6 +76,13 @@ def test_threads_are_as_many_as_affinity_and_the_least_quota_above_allow(
     assert usable_cores(grow(tmp_path, *files)) == expected
 
 
+def test_a_file_of_no_text_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of groups may be any bytes."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    (grow(tmp_path, V2, v2("job/", "400000 100000")) / "proc/self/cgroup").write_bytes(b"0::/job/\xff\n")
+    assert usable_cores(tmp_path) == 8
+
+
 def test_affinity_is_a_limit_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
     assert usable_cores(grow(tmp_path, V2, v2("job/", "400000 100000"))) == 1

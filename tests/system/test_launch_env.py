@@ -63,6 +63,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         (STEP | {"SLURM_NODEID": "1"}, Rank(9, 11, 4)),
         (STEP | {"SLURM_STEP_NUM_TASKS": "10", "SLURM_STEP_TASKS_PER_NODE": "10", "SLURM_NODEID": "0"}, (9, 10, 10)),
         (without(STEP, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), Rank(9, 11, 4)),
+        (without(STEP, "SLURM_NODEID"), Rank(9, 11, 4)),  # of one node, which is the first
         (BATCH_SCRIPT, None),
         (BATCH_SCRIPT | {"SLURM_STEP_ID": "4294967291"}, None),  # How SLURM numbers a batch script,
         (STEP | {"SLURM_STEP_ID": "4294967290"}, None),  # and an interactive shell.

@@ -162,6 +162,25 @@ def test_what_a_user_derives_from_a_stage_that_is_fused_does_what_it_says(kind: 
     assert (served[1] - served[0] / 2).abs().max() <= 1 / 255
 
 
+def test_a_crop_without_a_margin_is_the_whole_image() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (4, 8, 12, 3), np.uint8)
+    recipe = Recipe([RandomCrop((8, 12), margin=0)], Output((8, 12), mean=0.0, std=1 / 255), split=0)
+    with Loader(Arrays(images, np.arange(4)), recipe, Standard(4, batch_size=4), kernels="dali") as loader:
+        served, labels = next(iter(loader))
+    assert np.array_equal(served.permute(0, 2, 3, 1), images[labels])
+
+
+def test_a_graph_needs_a_gpu_if_its_own_part_is_there() -> None:
+    needed = {
+        placement: [part for part in get_args(Part) if Graph(RECIPES["simple"], part, *placement).needs_gpu]
+        for placement in PLACEMENTS
+        if placement != ("cpu", "gpu")
+    }
+    assert needed == {("cpu", "cpu"): [], ("gpu", "gpu"): ["partial", "final", "whole", "decoded"]}
+    parts: tuple[Part, ...] = ("partial", "final", "whole")
+    assert [Graph(RECIPES["simple"], part, "cpu", "gpu").needs_gpu for part in parts] == [False, True, True]
+
+
 class Scattered:
     """A tensor list whose images lie anywhere."""
 

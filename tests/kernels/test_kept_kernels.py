@@ -264,6 +264,42 @@ def test_another_process_compiles_from_the_other_end_where_there_is_a_core_and_a
         assert begun == []
 
 
+def test_all_that_any_loader_needs_is_compiled_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dalirefurb.kernels import ahead, pipelines, rows
+    from dalirefurb.kernels.kernel import kernel_names
+    from dalirefurb.kernels.normalize import OUTPUTS
+
+    compiled: list[str] = []
+    monkeypatch.setattr(ahead, "_compile_all", compiled.extend)
+    monkeypatch.setattr(pipelines, "compile_operator", lambda: compiled.append("operator"))
+    monkeypatch.setattr(rows, "compile_pool", lambda: compiled.append("pool"))
+    folder = ahead.compile_ahead()
+    assert folder is None or folder == ahead.kept_kernels()[0]
+    kernels, outputs = (f"kernel {name}" for name in kernel_names()), (f"output {name}" for name in OUTPUTS)
+    assert sorted(compiled) == sorted(["rows", "mix", "walk", *kernels, *outputs, "operator", "pool"])
+
+
+def test_a_loaders_own_kernels_are_compiled_before_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of both parts, each once, and what makes its output; of a part that DALI does there are none."""
+    from dalirefurb.augment import Custom, Equalize, HorizontalFlip, Invert, RandomCrop, Stage
+    from dalirefurb.augment.output import Output
+    from dalirefurb.kernels import ahead
+
+    compiled: list[list[str]] = []
+    monkeypatch.setattr(ahead, "_compile_all", compiled.append)
+    always = ["rows", "mix", "walk"]
+    crop, equalize, invert = "kernel crop_flip.crop", "kernel levels.equalize", "kernel levels.solarize"
+    own = Custom(lambda images: images, "own")
+    cases: list[tuple[tuple[Stage, ...], tuple[Stage, ...], Output | None, list[str]]] = [
+        ((RandomCrop(8), Equalize()), (Invert(), RandomCrop(6, name="x")), None, [crop, equalize, invert]),
+        ((own,), (Invert(),), Output(8), ["output floats", invert]),
+        ((Equalize(),), (HorizontalFlip(), own), Output(8, "float16"), ["output half_planes", equalize]),
+    ]
+    for partial, final, output, needed in cases:
+        ahead.compile_for(partial, final, output)
+        assert compiled.pop() == [*always, *needed]
+
+
 COMPILING = """
 import threading
 import numba

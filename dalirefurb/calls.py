@@ -101,7 +101,7 @@ NEEDED: Words = {
     "path": "pass a file to be made, on a fast local disk",
     "sources": "pass them in a list: Concat([one, other])",
 }
-"""What is to be passed for an argument."""
+"""What is to be passed for an argument; a class says of its own in a table `NEEDED`."""
 
 _ALIKE = 0.75
 """How alike a misspelt argument and the one that is meant are at least, 0..1; `sampler` and `num_samples` are less."""
@@ -144,7 +144,7 @@ def _explained(owner: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 
 def _refusal(owner: Any, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    parameters = signature.parameters
+    parameters, needed = signature.parameters, {**NEEDED, **getattr(owner, "NEEDED", {})}
     by_place = [each for each, parameter in parameters.items() if parameter.kind == _BY_PLACE]
     required = [each for each, parameter in parameters.items() if parameter.default is inspect.Parameter.empty]
     if unknown := [each for each in kwargs if each not in parameters]:
@@ -153,7 +153,7 @@ def _refusal(owner: Any, signature: inspect.Signature, args: tuple[Any, ...], kw
         free = [each for each, parameter in parameters.items() if parameter.kind == _KEYWORD and each not in kwargs]
         free.sort(key=lambda each: each not in required)
         meant = dict(zip(free, map(_short, args[len(by_place) :]), strict=False))
-        told = NEEDED.get(next(reversed(by_place), ""), "leave the others out")
+        told = needed.get(next(reversed(by_place), ""), "leave the others out")
         if free:
             told = _call(owner, args[: len(by_place)], meant)
         most = f"{len(by_place)} at most can" if by_place else "none can"
@@ -161,7 +161,7 @@ def _refusal(owner: Any, signature: inspect.Signature, args: tuple[Any, ...], kw
     missing = [each for each in required if each not in kwargs and each not in by_place[: len(args)]]
     if missing:
         alone = len(missing) == 1
-        helps = [NEEDED[each] if alone else f"{each}: {NEEDED[each]}" for each in missing if each in NEEDED]
+        helps = [needed[each] if alone else f"{each}: {needed[each]}" for each in missing if each in needed]
         given = {name: _short(value) for name, value in kwargs.items()} | dict.fromkeys(missing, "...")
         return f"{' and '.join(missing)} must be given: {'; '.join([*helps, _call(owner, args, given)])}"
     return None
@@ -180,7 +180,8 @@ def _short(value: object) -> str:
 class Explained(ABCMeta):
     """Class of classes whose constructors explain wrong arguments.
 
-    What takes the place of words that users know from elsewhere is in a class's table `INSTEAD`, see `instead`.
+    What takes the place of words that users know from elsewhere is in a class's table `INSTEAD`, see `instead`; what is
+    to be passed in its table `NEEDED`.
     It stands between a constructor and its caller: a warning's `stacklevel` counts it.
     """
 

@@ -131,6 +131,10 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
     (lambda _: MemoryStore(max_byte="1GB"), "there is no argument 'max_byte': it is max_bytes here"),  # type: ignore[call-arg]
     (lambda _: DiskStore(None), "path must be the path of a file, got None: pass one to be made"),  # type: ignore[arg-type]
     (lambda _: DiskStore(), "DiskStore: path must be given: pass a file to be made, on a fast local disk"),  # type: ignore[call-arg]
+    (
+        lambda _: Kept(ARRAYS),
+        "Kept: path must be given: pass a folder to be made, on a fast local disk; write such as K",
+    ),  # type: ignore[call-arg]
     (lambda _: TieredStore(), "a TieredStore needs at least one tier, got none: pass memory='60%'"),
     (
         lambda _: Compressed("/cache"),

@@ -14,13 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from dalirefurb.augment.stage import Stage
+from dalirefurb.calls import Words
 from dalirefurb.checks import path_of, require
 from dalirefurb.dali import Decoder, versions
 from dalirefurb.errors import ConfigurationError, SampleError
@@ -79,6 +80,8 @@ class Kept(DerivedSource):
         ConfigurationError: If an argument cannot work.
         StoreError: If the folder cannot be used, or holds another source's samples, or another form.
     """
+
+    NEEDED: ClassVar[Words] = {"path": "pass a folder to be made, on a fast local disk"}
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from dalirefurb.augment.stages import decode
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
 from dalirefurb.augment.stages.decode import Decode
 from dalirefurb.augment.stages.resize import RandomResizedCrop, Resize
-from dalirefurb.dali import Graph, GraphError, Part, Replica, images_in
+from dalirefurb.dali import Graph, GraphError, Part, Replica, Replicas, images_in
 from dalirefurb.errors import ConfigurationError, LoaderError
 from tests.in_turn import in_turn
 from tests.pictures import jpeg, picture
@@ -144,6 +144,27 @@ def test_inputs_of_different_lengths_are_refused_before_dali_sees_them() -> None
         replica.submit({"sample": [image], "flip/mirror": np.zeros(2, np.int32)})
     replica.submit({"sample": [image, image], "flip/mirror": np.zeros(2, np.int32)})
     assert replica.collect().as_tensor().shape() == [2, 3, 8, 8]
+
+
+def test_what_each_copy_of_a_graph_had_to_do_is_forgotten_and_batches_come_in_order() -> None:
+    graph = Graph(Recipe([HorizontalFlip()], Output(8, mean=0.0, std=1 / 255), split=0), "whole")
+    replicas = Replicas(graph, 2, max_batch_size=1, num_threads=1, device_id=None)
+
+    def submit(level: int) -> None:
+        image = np.full((8, 8, 3), level, np.uint8)
+        replicas.submit({"sample": [image], "flip/mirror": np.zeros(1, np.int32)})
+
+    for levels in ((1, 2, 3), (4, 5), (6, 7, 8)):
+        for level in levels:
+            submit(level)
+        if levels[0] != 4:
+            assert [int(replicas.collect().as_array().max()) for _ in levels] == [*levels]
+        else:
+            replicas.restart()
+    alone = Replica.of(graph, graph.serialize(max_batch_size=1, num_threads=1), num_threads=1, device_id=None)
+    alone.restart()
+    with pytest.raises(LoaderError, match="a batch must be submitted before it is collected"):
+        alone.collect()
 
 
 @pytest.mark.parametrize("kind", [HorizontalFlip, RandomCrop])

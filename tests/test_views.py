@@ -26,9 +26,9 @@ from dalirefurb import (
     rand_augment,
     simple,
 )
-from dalirefurb.augment import Custom, Decode, HorizontalFlip, RandomGrayscale, RandomResizedCrop
+from dalirefurb.augment import Custom, Decode, HorizontalFlip, HostStage, RandomGrayscale, RandomResizedCrop
 from dalirefurb.augment.published import simclr
-from dalirefurb.errors import ConfigurationError, StateMismatchError
+from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError
 from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import DeviceStore, Store
@@ -125,6 +125,30 @@ def test_views_of_arrays_and_of_groups_of_batches(folder: ImageFolder) -> None:
     expected = each_alone(source, [recipe, *views], planner, lambda: None)
     settings = Prefetch(batches_per_group=3, look_ahead=4)
     same(served(Loader(source, recipe, planner, views=views, prefetch=settings)), expected)
+
+
+def test_after_a_view_has_failed_no_view_shows_what_was_made_for_the_batch_that_failed() -> None:
+    pytest.importorskip("numba")
+    fails = [True]
+
+    def picky(image: Any) -> Any:
+        if image.shape[0] == 40 and fails:
+            fails.clear()
+            raise ValueError("not now")
+        return image
+
+    images = np.random.default_rng(0).integers(0, 256, (COUNT, 40, 40, 3), np.uint8)
+    source, planner = Arrays(images, np.arange(COUNT)), Standard(COUNT, batch_size=BATCH, seed=1)
+    recipe, view = (Recipe([stage], Output(40), 0) for stage in (HostStage(picky, "picky"), HorizontalFlip()))
+    for recipes in ((recipe, view), (view, recipe)):
+        fails[:] = []
+        expected = served(Loader(source, recipes[0], planner, views=recipes[1:], kernels="numba"), 1)
+        with Loader(source, recipes[0], planner, views=recipes[1:], kernels="numba") as loader:
+            fails[:] = [True]
+            with pytest.raises(LoaderError, match="not now"):
+                next(iter(loader))
+            loader.set_epoch(0)
+            same([(*views, labels.clone()) for views, labels in loader], expected)
 
 
 def test_samples_are_read_once_for_all_views(folder: ImageFolder) -> None:

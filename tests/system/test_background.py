@@ -55,6 +55,11 @@ def test_jobs_are_done_side_by_side(background: Background) -> None:
     assert sorted(job.result(600) for job in jobs) == list(range(HANDS))
 
 
+def test_threads_have_its_name_and_keep_no_process_alive(background: Background) -> None:
+    assert [thread.name for thread in background._threads] == ["workers_0", "workers_1", "workers_2"]
+    assert all(thread.daemon for thread in background._threads)
+
+
 def test_what_is_cancelled_nobody_begins(background: Background, busy: threading.Event) -> None:
     begun: list[int] = []
     job = background.submit(lambda: begun.append(0))

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -113,3 +114,35 @@ def test_others_are_at_work_where_one_works_or_waits_for_a_disk_and_the_calling_
     told = {caller: f"{caller} (python) R 1", caller + 1: f"{caller + 1} (a) R) {state} 1"}
     monkeypatch.setattr(threads, "_told", lambda thread, file: told[thread])
     assert others_at_work() is works
+
+
+@pytest.mark.parametrize(
+    ("computed_s", "idle", "slept"),
+    [([0.06, 0.006, 0.004, 0.0], True, 3), ([0.004], True, 1), ([0.006] * 9, False, 6), ([], False, 0)],
+)
+def test_a_process_is_idle_once_its_threads_compute_for_less_than_a_tenth_of_the_time(
+    computed_s: list[float], idle: bool, slept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked at every twentieth of a second, here for 0.3 s at most."""
+    clock = SimpleNamespace(now=100.0, computed=7.0, slept=0)
+
+    def sleep(seconds: float) -> None:
+        assert seconds == 0.05
+        clock.now += seconds + 1e-9
+        clock.computed += computed_s[clock.slept]
+        clock.slept += 1
+
+    stand_in = SimpleNamespace(perf_counter=lambda: clock.now, process_time=lambda: clock.computed, sleep=sleep)
+    monkeypatch.setattr(threads, "time", stand_in)
+    assert threads.wait_until_idle(0.3 if computed_s else 0.0) is idle
+    assert clock.slept == slept
+
+
+@pytest.mark.parametrize("is_glibcs", [True, False])
+def test_malloc_is_told_to_keep_what_is_let_go_of(is_glibcs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the numbers of glibc's `malloc.h`: one arena, nothing by mmap, nothing given back."""
+    told: list[tuple[int, int]] = []
+    library = SimpleNamespace(mallopt=lambda *given: told.append(given)) if is_glibcs else SimpleNamespace()
+    monkeypatch.setattr(threads.ctypes, "CDLL", lambda name: library)
+    threads.keep_memory()
+    assert sorted(told) == ([(-8, 1), (-4, 0), (-1, -1)] if is_glibcs else [])

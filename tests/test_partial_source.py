@@ -379,6 +379,10 @@ def _darken(image: Any, uniforms: Any, out: Any) -> None:
         ({"recipe": RECIPE.at(0)}, "split 0 caches files"),
         ({"planner": AutoAssist(Standard(COUNT, batch_size=ROWS), lag=40)}, "AutoAssist chooses batches by the losses"),
         ({"store": DeviceStore(device="cpu")}, "partial images are given on the host, but a DeviceStore has them on a"),
+        (
+            {"views": 2},
+            r"views must be a list of recipes, got 2: pass such as \[recipe\.view\(2\)\]; a Loader takes a num",
+        ),
         ({"planner": Evaluate(COUNT, batch_size=ROWS), "pad_last_batch": True}, "pass Evaluate"),
         *(
             ({"planner": planner, "pad_last_batch": True}, "BatchEcho repeats a smaller one: pass drop_last=True")

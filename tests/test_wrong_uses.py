@@ -207,6 +207,10 @@ USES: list[tuple[Callable[[Path], Any], str]] = [
         lambda _: Recipe([torch.nn.Identity()], Output(8), 0),
         "stages of dalirefurb.augment, got Identity(): make one of",
     ),  # type: ignore[list-item]
+    (
+        lambda _: Recipe.from_torchvision(),  # type: ignore[call-arg]
+        "from_torchvision: transform must be given: write such as from_torchvision(transform=...)",
+    ),
     (lambda _: Recipe(HorizontalFlip(), Output(8), 0), "stages must be a list of stages, got HorizontalFlip("),  # type: ignore[arg-type]
     (
         lambda _: Recipe.from_torchvision([], sizes=8),  # type: ignore[call-arg]

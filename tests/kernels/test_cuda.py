@@ -50,7 +50,7 @@ from dalirefurb.errors import ConfigurationError
 from dalirefurb.kernels.buffers import PlainLevels
 from dalirefurb.kernels.cuda.counting import PHOTOGRAPH, launches_of, row_bytes
 from dalirefurb.kernels.cuda.program import OPTIONS, CudaLauncher, CudaProgram, Launch
-from dalirefurb.kernels.cuda.source import source, translated
+from dalirefurb.kernels.cuda.source import needs, source, translated
 from dalirefurb.kernels.kernel import kernel_names
 from dalirefurb.kernels.lower import steps_of
 from tests.augment.test_stage_contract import ALL
@@ -139,6 +139,11 @@ def test_nearly_all_kernels_are_there_for_a_gpu() -> None:
     kinds = {type(stages[0]) for stages in ALL if not on_a_gpu(stages[:1])}
     assert kinds == {Custom, HostStage, KernelStage}
     assert BATCHES.keys() >= {"bilinear", "lanczos window", "mixed", "timm", "erased", "perspectives"}
+
+
+def test_what_comes_out_moves_pixels_in_passing_as_each_crop_and_flip_does() -> None:
+    moving = {"flip", "flip_over", "crop", "crop_reflected"}
+    assert {name for name in kernel_names() if needs(name).moves} == {f"crop_flip.{name}" for name in moving}
 
 
 @needs_compiler

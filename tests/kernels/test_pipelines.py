@@ -344,6 +344,18 @@ def test_threads_that_come_late_find_nothing(run_slowly: Callable[[float], None]
     pool.join()
 
 
+def test_threads_are_known_by_their_names_and_keep_no_process_alive(lane: DecodePipeline) -> None:
+    """By how these begin a loader tells its own threads from the training's."""
+    other = DecodePipeline(None, max_rows=1, num_threads=2)
+    pools = DecodePipelines([other], lane).pools()
+    assert pools == [other.pool, lane.pool]
+    assert [[thread.name for thread in pool._threads] for pool in pools] == [
+        ["dalirefurb-kernels_0"],
+        ["dalirefurb-kernels_0", "dalirefurb-kernels_1"],
+    ]
+    assert all(thread.daemon for pool in pools for thread in pool._threads)
+
+
 def test_no_thread_is_made_before_there_is_something_to_do() -> None:
     before = threading.active_count()
     lane = DecodePipeline(None, max_rows=1, num_threads=4)

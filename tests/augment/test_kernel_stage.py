@@ -82,6 +82,16 @@ def test_a_division_by_zero_is_numpys() -> None:
     assert np.array_equal(served([KernelStage(ratio, "ratio")]), wanted)
 
 
+def of_larger_images(image: Any, uniforms: Any, out: Any) -> None:
+    share = 60 // (image.shape[0] - 16)
+    for i in range(image.size):
+        out.flat[i] = image.flat[i] // share
+
+
+def test_what_python_cannot_do_to_a_small_image_is_left_to_compiled_code() -> None:
+    assert np.array_equal(served([KernelStage(of_larger_images, "larger")]), IMAGES // 15)
+
+
 def test_it_runs_inside_other_stages_beside_the_librarys_kernels_and_changes_sizes() -> None:
     stages = [HorizontalFlip(1.0), RandomApply(KernelStage(inverted_above, "mine", uniforms=1), 0.0)]
     assert np.array_equal(served(stages), IMAGES[:, :, ::-1])

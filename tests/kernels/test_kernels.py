@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageOps
 
 pytest.importorskip("numba")
@@ -275,6 +276,21 @@ def test_the_output_is_dalis(pipelines, dtype, channels_last):
     ours, theirs = served(recipe, pictures, pipelines), serve(recipe, pictures)
     assert ours.dtype == theirs.dtype
     assert np.array_equal(ours, theirs)
+
+
+def test_bfloat16_is_rounded_as_torch_does(pipelines):
+    """Also half between two numbers, to the even one."""
+    high = np.array([0x0000, 0x0001, 0x3F80, 0x3F81, 0x437F, 0xBF80, 0xC0A1, 0x8001], np.uint32)
+    low = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
+    numbers = (high[:, None] << 16 | low).view(np.float32)
+    rounded = torch.from_numpy(numbers).bfloat16().view(torch.int16).numpy().view(np.uint16)
+    assert np.array_equal(program.brain_floats(numbers), rounded)
+    pictures = noise(*[(8, 12)] * 4)
+    floats, brains = (
+        served(Recipe([HorizontalFlip()], Output((8, 12), dtype), 0), pictures, pipelines)
+        for dtype in ("float32", "bfloat16")
+    )
+    assert np.array_equal(torch.from_numpy(floats).bfloat16().view(torch.int16).numpy().view(np.uint16), brains)
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

@@ -14,10 +14,11 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+import torch
 from nvidia.dali import fn
 from nvidia.dali.pipeline import pipeline_def
 
-from dalirefurb import Arrays, Loader, Output, Recipe, Standard, rand_augment, simple
+from dalirefurb import Arrays, Evaluate, Loader, Output, Recipe, Standard, rand_augment, simple
 from dalirefurb.augment.stage import Device
 from dalirefurb.augment.stages import decode
 from dalirefurb.augment.stages.crop import CenterCrop, HorizontalFlip, RandomCrop
@@ -189,6 +190,33 @@ def test_a_crop_without_a_margin_is_the_whole_image() -> None:
     with Loader(Arrays(images, np.arange(4)), recipe, Standard(4, batch_size=4), kernels="dali") as loader:
         served, labels = next(iter(loader))
     assert np.array_equal(served.permute(0, 2, 3, 1), images[labels])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "channels_last"),
+    [("float32", 1, False), ("bfloat16", 3, True), ("float16", 1, False), ("float16", 3, True), ("bfloat16", 1, False)],
+)
+def test_each_output_is_normalised_levels_in_its_type_and_layout(
+    dtype: Any, channels: Any, channels_last: bool
+) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (4, 6, 10, 3), np.uint8)
+    means, stds = (np.array(each[:channels]) for each in ((0.5, 0.25, 0.375), (0.25, 0.5, 0.2)))
+    output = Output((6, 10), dtype, tuple(means), tuple(stds), channels_last, channels)
+    with Loader(
+        Arrays(images, np.arange(4)), Recipe([], output, 0), Evaluate(4, batch_size=4), kernels="dali"
+    ) as loader:
+        ((served, _),) = loader
+    levels = images.astype(np.float64)
+    if channels == 1:
+        levels = levels @ np.array([[0.299], [0.587], [0.114]])
+    expected = torch.from_numpy((levels / 255 - means) / stds)
+    found = served.permute(0, 2, 3, 1)
+    assert found.is_contiguous() == (channels_last or channels == 1)
+    assert (served.dtype, found.shape) == (getattr(torch, dtype), (4, 6, 10, channels))
+    # Of grey levels DALI's are whole ones; half a level is left by rounding.
+    least = 0.6 / 255 / stds.min() if channels == 1 else 1e-6
+    most = {"float32": 1e-6, "float16": 2**-11, "bfloat16": 2**-8}[dtype]
+    assert ((found.double() - expected).abs() <= most * expected.abs() + least + 1e-6).all()
 
 
 def test_a_graph_needs_a_gpu_if_its_own_part_is_there() -> None:

@@ -463,6 +463,25 @@ def test_what_is_closed_gives_nothing_any_more() -> None:
         samples()
 
 
+def test_after_an_interrupt_it_goes_on_with_the_batch_that_was_asked_for() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with PartialSource(ARRAYS, simple(8, raw=True), Standard(10, batch_size=4)) as samples:
+        expected = [samples()[1].tolist() for _ in range(3)]
+    with PartialSource(ARRAYS, simple(8, raw=True), Standard(10, batch_size=4)) as samples:
+        found = [samples()[1].tolist()]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(samples._loader._assembler.engine, "take", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                samples()
+        found += [samples()[1].tolist() for _ in range(2)]
+        assert found == expected
+        with pytest.raises(StopIteration):
+            samples()
+        assert (samples.epoch, sorted(samples()[1].tolist() != [] for _ in range(3))) == (1, [True] * 3)
+
+
 def views_of(recipe: Recipe) -> tuple[Recipe, Recipe]:
     """A smaller one with a flip of its own, and one that flips as the first one does."""
     small = [*recipe.partial, HorizontalFlip(name="another_flip"), Resize(16)]

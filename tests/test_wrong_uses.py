@@ -56,7 +56,7 @@ from dalirefurb import (
 from dalirefurb.augment import CenterCrop, HorizontalFlip, VerticalFlip
 from dalirefurb.augment.policies.auto_augment import POLICIES
 from dalirefurb.augment.presets import simplified
-from dalirefurb.calls import DATA_LOADER, INSTEAD, NEEDED
+from dalirefurb.calls import DATA_LOADER, INSTEAD, NEEDED, explains
 from dalirefurb.errors import ConfigurationError, DalirefurbError
 from dalirefurb.source import Subset
 from dalirefurb.store import DeviceStore
@@ -872,6 +872,27 @@ def test_another_name_is_told_only_where_it_is_one(name: str) -> None:
             with pytest.raises(TypeError, match=f"there is no argument '{name}'") as refusal:
                 call(**{name: 1})
             assert (f"it is {named} here" in str(refusal.value)) == (named in parameters)
+
+
+def test_a_functions_own_error_is_not_taken_for_a_wrong_call() -> None:
+    given: list[Any] = []
+
+    @explains
+    def function(*, number: Any = 1) -> None:
+        given.append(number)
+        raise TypeError("of its own")
+
+    with pytest.raises(TypeError, match=r"^of its own$"):
+        function(number=np.int64(3))
+    assert (given, type(given[0])) == ([3], int)
+    with pytest.raises(
+        TypeError, match=r"^function: of its arguments none can be given without a name, got 1: write suc"
+    ):
+        function(2)  # type: ignore[misc]
+    with pytest.raises(TypeError, match=r"^function: there is no argument 'numbers': it is number here$"):
+        function(numbers=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^<lambda>: there is no argument 'x': it takes none$"):
+        explains(lambda: None)(x=1)  # type: ignore[call-arg]
 
 
 def test_an_error_from_within_is_not_taken_for_a_wrong_call() -> None:

@@ -29,7 +29,9 @@ from dalirefurb.augment import (
     RandomGaussianNoise,
     RandomGaussianSmooth,
     RandomLowResolution,
+    RandomRotate90,
     RandomScaleIntensity,
+    RandomShiftIntensity,
     VolumeOutput,
     VolumeStage,
     Voxels,
@@ -100,6 +102,141 @@ def test_unless_it_is_turned_or_scaled_a_window_is_a_crop() -> None:
     whole, _ = through([RandomAffine3D(SIZE)], image.astype(np.int16), mask, drawn)
     assert whole.dtype == np.float32  # As of those that are turned.
     assert np.array_equal(whole, found[0].astype(np.int16))
+    around = [through([stage(20, fill=7.0)], image, mask, drawn[:each])[0] for stage, each in AFFINE_AND_CROP]
+    assert np.array_equal(*around)
+    assert (around[0] == 7.0).any()
+
+
+AFFINE_AND_CROP: list[tuple[Any, int]] = [(RandomAffine3D, 10), (RandomCrop3D, 4)]
+
+
+def test_whether_it_is_turned_and_whether_it_is_scaled_are_drawn_apart() -> None:
+    image, mask = volume()
+    for turned, scaled in ((True, False), (False, True)):
+        drawn = [0.9, 0.3, 0.6, 0.1, 0.1 if turned else 0.2, 0.7, 0.8, 0.9, 0.1 if scaled else 0.2, 0.7]
+        found = through([RandomAffine3D(SIZE)], image, mask, drawn)
+        wanted = through([RandomAffine3D(SIZE, turned=float(turned), scaled=float(scaled))], image, mask, drawn)
+        assert all(np.array_equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+def test_factors_are_drawn_between_their_limits() -> None:
+    image, mask = volume()
+    for stage, field in (
+        (RandomGaussianSmooth, "sigma"),
+        (RandomContrast, "factor"),
+        (RandomGamma, "gamma"),
+        (RandomLowResolution, "zoom"),
+    ):
+        made = [
+            through([stage(limits, 1.0)], image, mask, [0.0, 0.25])[0]
+            for limits in ((0.4, 0.8), (0.5, 0.5), (0.4, 0.4))
+        ]
+        assert np.allclose(made[0], made[1], atol=1e-4), field
+        assert not np.allclose(made[0], made[2], atol=1e-4), field
+
+
+LIMITS: list[tuple[Any, list[Any], list[Any], str]] = [
+    (lambda each: RandomAffine3D(8, degrees=each), [0, 180], [-0.1, 180.1, math.nan], "affine: degrees must be a num"),
+    (
+        lambda each: RandomGaussianNoise(each),
+        [0.01, 9],
+        [0, -1, math.inf, math.nan],
+        "gaussian_noise: std must be a number above 0",
+    ),
+    (lambda each: RandomScaleIntensity(each), [0.01, 9], [0, -1, math.inf], "scale_intensity: factor must be a number"),
+    (lambda each: RandomShiftIntensity(each), [0.01, 9], [0, -1, math.inf], "shift_intensity: offset must be a number"),
+    *(
+        (make, [(0.1, 0.1), (1, most)], [(0, 1), (1, 0.5), (-1, 1), (1, over), 1.0], f"{told} {upper}, got")  # type: ignore[misc]
+        for make, told, most, over, upper in (
+            (lambda each: RandomAffine3D(8, scale=each), "affine: scale", 4, math.inf, "< inf"),
+            (lambda each: RandomGaussianSmooth(each), "gaussian_smooth: sigma", 4, math.inf, "< inf"),
+            (lambda each: RandomContrast(each), "contrast: factor", 4, math.inf, "< inf"),
+            (lambda each: RandomGamma(each), "gamma: gamma", 4, math.inf, "< inf"),
+            (lambda each: RandomLowResolution(each), "low_resolution: zoom", 1, 1.1, "<= 1"),
+        )
+        for told in [f"{told} must be two numbers, 0 < low <= high"]
+    ),
+    *(
+        (make, [0, 1], [-0.1, 1.1, math.nan], f"{told} must be a number in 0..1, got")  # type: ignore[misc]
+        for make, told in (
+            (lambda each: RandomAffine3D(8, turned=each), "affine: turned"),
+            (lambda each: RandomAffine3D(8, scaled=each), "affine: scaled"),
+            (lambda each: RandomAffine3D(8, foreground=each), "affine: foreground"),
+            (lambda each: RandomGaussianNoise(probability=each), "gaussian_noise: probability"),
+            (lambda each: RandomGaussianSmooth(probability=each), "gaussian_smooth: probability"),
+            (lambda each: RandomContrast(probability=each), "contrast: probability"),
+            (lambda each: RandomGamma(probability=each), "gamma: probability"),
+            (lambda each: RandomLowResolution(probability=each), "low_resolution: probability"),
+            (lambda each: RandomScaleIntensity(probability=each), "scale_intensity: probability"),
+            (lambda each: RandomShiftIntensity(probability=each), "shift_intensity: probability"),
+            (lambda each: RandomCrop3D(8, foreground=each), "crop: foreground"),
+            (lambda each: RandomFlip3D(probability=each), "flip: probability"),
+            (lambda each: RandomRotate90(probability=each), "rotate90: probability"),
+        )
+    ),
+    *(
+        (make, [-3e37, 7], [3.1e38, -math.inf, math.nan, None], f"{told}: fill must be a number in single precision")  # type: ignore[misc]
+        for make, told in (
+            (lambda each: CenterCrop3D(8, fill=each), "center_crop"),
+            (lambda each: RandomCrop3D(8, fill=each), "crop"),
+            (lambda each: RandomAffine3D(8, fill=each), "affine"),
+        )
+    ),
+    (lambda each: IntensityWindow(*each), [(0, 0.1)], [(1, 1), (2, 1), (0, math.inf)], "window must be two numbers"),
+    (
+        lambda each: RandomFlip3D(each),
+        [(0,), (2, 0, 1), 1],
+        [(), (0, 0), (3,), (-1,), (1.0,)],
+        "flip: axes must be some of 0, 1, 2",
+    ),
+    (
+        lambda each: RandomRotate90(axes=each),
+        [(0, 1), (2, 0)],
+        [(0, 0), (0, 3), (1,), (0, 1, 2), 0],
+        "rotate90: axes must be two of 0, 1, 2",
+    ),
+    (lambda each: RandomRotate90(max_quarters=each), [1, 3], [0, 4, 1.5], "rotate90: max_quarters must be an int in 1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "taken", "refused", "told"), LIMITS, ids=[told.split(" must")[0] for *_, told in LIMITS]
+)
+def test_arguments_are_taken_up_to_their_limits(make: Any, taken: list[Any], refused: list[Any], told: str) -> None:
+    for each in taken:
+        make(each)
+    for each in refused:
+        with pytest.raises(ConfigurationError) as raised:
+            make(each)
+        assert str(raised.value).startswith(told), each
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_turn_is_of_any_number_of_quarters_up_to_the_most(most: int) -> None:
+    image, mask = volume()
+    for drawn in (0.0, 0.4, 0.6, 0.99):
+        found = through([RandomRotate90(0.5, (2, 0), most)], image, mask, [0.4, drawn])
+        quarters = 1 + int(drawn * most)
+        assert np.array_equal(found[0], np.rot90(image, quarters, (3, 1)))
+        assert np.array_equal(found[1], np.rot90(mask, quarters, (2, 0)))
+
+
+class Turned(VolumeStage):
+    name = "turned"
+
+    def __init__(self, quarters: int) -> None:
+        self.quarters = quarters
+
+    def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
+        voxels.turn(self.quarters, (1, 2))
+
+
+@pytest.mark.parametrize("quarters", [-1, 0, 4, 7])
+def test_a_stage_of_ones_own_turns_by_any_number_of_quarters(quarters: int) -> None:
+    image, mask = volume()
+    made = carried_through([Turned(quarters)], {"image": image, "mask": mask}, {}, 0).made()
+    assert np.array_equal(made["image"], np.rot90(image, quarters, (2, 3)))
+    assert np.array_equal(made["mask"], np.rot90(mask, quarters, (1, 2)))
 
 
 @pytest.mark.parametrize("flipped", [False, True])
@@ -180,7 +317,10 @@ def test_noise_is_normal_and_the_samples_own() -> None:
     assert np.array_equal(one, again)
     assert abs(float(one.std()) - 0.5) < 0.01
     assert abs(float(one.mean())) < 0.02
-    assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.02
+    for another in (other, through([RandomGaussianNoise(2.0, 1.0)], image, mask, [0.0, 0.25, 0.1, 0.6])[0]):
+        assert abs(np.corrcoef(one.ravel(), another.ravel())[0, 1]) < 0.02
+    two, _ = through([RandomGaussianNoise(2.0, 1.0)], image.repeat(2, 0), mask, [0.0, 0.25, 0.1, 0.7])
+    assert abs(np.corrcoef(*two.reshape(2, -1))[0, 1]) < 0.02
 
 
 @pytest.mark.parametrize(("left", "shape"), [(0.6, (15, 14, 17)), (0.3, (1, 9, 4))])
@@ -271,17 +411,5 @@ def test_what_a_stage_of_ones_own_cannot_do_is_refused() -> None:
     image, mask = volume()
     with pytest.raises(LoaderError, match="shape"):
         carried_through([Cut()], {"image": image, "mask": mask}, {}, 0)
-    for make in (
-        lambda: RandomAffine3D(8, degrees=200),
-        lambda: RandomAffine3D(8, scale=(1.2, 0.9)),
-        lambda: RandomAffine3D(8, scale=(1.0, math.inf)),
-        lambda: RandomContrast((1.0, math.inf)),
-        lambda: RandomAffine3D(8, turned=2),
-        lambda: RandomAffine3D(8, scaled=-1),
-        lambda: RandomLowResolution((0.5, 1.2)),
-        lambda: RandomGaussianSmooth((0, 1)),
-        lambda: RandomGamma(invert=1),  # type: ignore[arg-type]
-        lambda: RandomContrast(probability=2),
-    ):
-        with pytest.raises(ConfigurationError):
-            make()
+    with pytest.raises(ConfigurationError, match="gamma: invert must be True or False"):
+        RandomGamma(invert=1)  # type: ignore[arg-type]

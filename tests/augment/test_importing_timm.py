@@ -58,7 +58,13 @@ TRAINING: list[tuple[dict[str, Any], tuple[Stage, ...]]] = [
         {"input_size": (3, 96, 64), "scale": (0.3, 1.0), "ratio": (1, 2), "interpolation": "random"},
         (RandomResizedCrop((96, 64), (0.3, 1.0), (1, 2), "random"), FLIP, JITTER),
     ),
+    (
+        {"input_size": (96, 64), "ratio": (1, 2), "hflip": 0.3},
+        (RandomResizedCrop((96, 64), ratio=(1, 2)), HorizontalFlip(0.3), JITTER),
+    ),
     ({"hflip": 0.0, "vflip": 0.3}, (CROP, VerticalFlip(0.3), JITTER)),
+    ({"color_jitter": [0.1, 0.2, 0.3]}, (CROP, FLIP, ColorJitter(0.1, 0.2, 0.3))),
+    ({"color_jitter_prob": 0}, (CROP, FLIP)),
     ({"color_jitter": (0.1, 0.2, 0.3, 0.4)}, (CROP, FLIP, ColorJitter(0.1, 0.2, 0.3, 0.4))),
     ({"color_jitter": None}, (CROP, FLIP)),
     ({"color_jitter": 0.0, "gaussian_blur_prob": None}, (CROP, FLIP)),
@@ -81,6 +87,7 @@ TRAINING: list[tuple[dict[str, Any], tuple[Stage, ...]]] = [
     ),
     ({"no_aug": True, "interpolation": "random"}, (Resize(224, "bilinear"), CenterCrop(224))),
     ({"no_aug": True, "input_size": (3, 96, 64)}, (Resize((96, 64)), CenterCrop((96, 64)))),
+    ({"no_aug": True, "interpolation": "lanczos"}, (Resize(224, "lanczos"), CenterCrop(224))),
 ]
 
 
@@ -111,6 +118,9 @@ def test_erasing_paints_what_is_0_or_noise_after_normalisation(mode: str, value:
     }
     *_, stage = training(re_prob=0.25, re_mode=mode, re_count=3)
     assert stage == RandomErasing(0.25, value=value, count=(1, 3), **arguments)
+    *_, stage = training(re_prob=0.1, re_mode=mode, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    arguments |= {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}
+    assert stage == RandomErasing(0.1, value=value, **arguments)
 
 
 def test_noise_of_erasing_has_the_deviation_that_the_pages_name() -> None:
@@ -136,7 +146,10 @@ EVALUATING: list[tuple[dict[str, Any], tuple[Stage, ...]]] = [
         (Resize(303, "bicubic"), CenterCrop(288)),
     ),
     ({"crop_pct": 1.0, "crop_mode": "squash"}, (Resize((224, 224)), CenterCrop(224))),
-    ({"crop_mode": "squash", "input_size": (3, 96, 64)}, (Resize((109, 73)), CenterCrop((96, 64)))),
+    (
+        {"crop_mode": "squash", "input_size": (3, 96, 64), "interpolation": "bicubic"},
+        (Resize((109, 73), "bicubic"), CenterCrop((96, 64))),
+    ),
 ]
 
 
@@ -148,6 +161,7 @@ def test_arguments_of_evaluation_are_a_resize_and_a_crop(arguments: dict[str, An
 def test_the_split_can_be_chosen() -> None:
     assert Recipe.from_timm(is_training=True).split == 3
     assert Recipe.from_timm(is_training=True, split="flip").split == 2
+    assert Recipe.from_timm(is_training=True, split=0).split == 0
 
 
 def test_one_channel_is_grey() -> None:
@@ -176,6 +190,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"re_mode": "noise"}, "re_mode must be const, rand or pixel"),
     ({"color_jitter": (0.4, 0.4), "is_training": True}, "timm's color_jitter=(0.4, 0.4) cannot be imported: pass one"),
     ({"crop_pct": 1.5}, "crop_pct must be a number above 0, and 1 at most, got 1.5: 0.875 is usual"),
+    ({"crop_pct": -0.5}, "crop_pct must be a number above 0, and 1 at most, got -0.5"),
     *(({name: "no"}, f"{name} must be True or False, got 'no'") for name in ("is_training", "no_aug", "normalize")),
     ({"auto_augment": "rand-z9", "is_training": True}, "there is no 'z9' in 'rand-z9'"),
 ]
@@ -205,6 +220,13 @@ def test_a_pretrained_cfg_is_resolved_before() -> None:
         TypeError, match=r"pretrained_cfg has 'url', 'num_classes', too: pass \*\*timm.data.resolve_mod"
     ):
         Recipe.from_timm(url="", input_size=(3, 96, 96), num_classes=1000, interpolation="bicubic")
+    text = """url file state_dict hf_hub_id hf_hub_filename source architecture tag custom_load test_input_size
+        min_input_size fixed_input_size test_crop_pct num_classes label_offset label_names label_descriptions pool_size
+        test_pool_size first_conv classifier license description origin_url paper_name paper_ids notes"""
+    names = text.split()
+    with pytest.raises(TypeError, match=f"has {', '.join(map(repr, names))}, too: pass") as refused:
+        Recipe.from_timm(**dict.fromkeys(names, ""))
+    assert "; " not in str(refused.value)
 
 
 NEUTRAL: dict[str, Any] = {
@@ -227,13 +249,49 @@ NEUTRAL: dict[str, Any] = {
 }
 
 
+OTHERS: dict[str, list[Any]] = {
+    "persistent_workers": [False],
+    "use_multi_epochs_loader": [True],
+    "img_dtype": ["float32"],
+    "patchify_channels_last": [True],
+    "patchify_flatten": [True],
+    "batch_choice_seed": [0],
+    "batch_choice_schedule": ["constant"],
+    "batch_schedule_spread": [0.65],
+    "batch_schedule_random_mix": [0.1],
+    "patch_size": [16],
+    "device": [],
+    "input_size_choices": [],
+    "batch_size_choices": [],
+    "batch_choice_weights": [],
+    "batch_schedule_epochs": [],
+}
+"""Further values that ask for nothing; None does, of any."""
+
+
 def test_an_argument_that_asks_for_nothing_is_taken() -> None:
     assert Recipe.from_timm(**NEUTRAL) == Recipe.from_timm()
+    for name in {**NEUTRAL, **OTHERS}:
+        if name not in ("tf_preprocessing", "re_num_splits", "separate"):
+            assert Recipe.from_timm(**{name: None}) == Recipe.from_timm()
+    for name, values in OTHERS.items():
+        for value in values:
+            assert Recipe.from_timm(**{name: value}) == Recipe.from_timm()
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("num_aug_splits", 2), ("img_dtype", torch.bfloat16), ("collate_fn", len), ("num_batches", 7), ("patch_size", 14)],
+    [
+        ("num_aug_splits", 2),
+        ("img_dtype", torch.bfloat16),
+        ("collate_fn", len),
+        ("num_batches", 7),
+        ("patch_size", 14),
+        *((name, True) for name in ("re_split", "distributed", "pin_memory", "fp16", "num_aug_repeats")),
+        *((name, False) for name in ("patchify_channels_last", "patchify_flatten")),
+        ("worker_seeding", "part"),
+        ("batch_choice_schedule", "random"),
+    ],
 )
 def test_one_that_asks_for_something_is_not(name: str, value: Any) -> None:
     with pytest.raises(TypeError, match=rf"Recipe.from_timm: there is no argument {name!r}: \D* "):
@@ -264,6 +322,26 @@ def test_timms_own_defaults_ask_for_nothing(function: str, file: str) -> None:
     [
         ("aa", "it is auto_augment here"),
         ("reprob", "it is re_prob here"),
+        ("remode", "it is re_mode here"),
+        ("recount", "it is re_count here"),
+        ("train_interpolation", "it is interpolation here"),
+        ("img_size", "it is input_size here"),
+        ("cutmix", r"Mix\(num_classes, cutmix=\.\.\.\)"),
+        ("fp16", r"with_output\(dtype='bfloat16'\)"),
+        ("num_aug_splits", "a sample is served once an epoch"),
+        ("worker_seeding", r"the planner draws all numbers: Refurbish\(\.\.\., seed=0\)"),
+        *(
+            (name, "of another size are another loader's: leave it out")
+            for name in (
+                *("num_batches", "input_size_choices", "batch_size_choices", "batch_choice_weights"),
+                *("batch_schedule_epochs", "batch_choice_seed", "batch_choice_schedule", "batch_schedule_spread"),
+                "batch_schedule_random_mix",
+            )
+        ),
+        *(
+            (name, "images are made, not patches: leave it out")
+            for name in ("patch_size", "max_seq_len", "patchify_channels_last", "patchify_flatten")
+        ),
         ("mixup", "dalirefurb.Mix"),
         ("batch_size", "the planner has it"),
         ("distributed", "shards=8"),

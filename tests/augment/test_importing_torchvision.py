@@ -106,6 +106,17 @@ ONE_BY_ONE: list[tuple[Callable[[Any], Any], Stage]] = [
     (lambda t: t.RandomAdjustSharpness(2, 1.0), AdjustSharpness(2)),
     (lambda t: t.RandomAutocontrast(1.0), AutoContrast()),
     (lambda t: t.RandomEqualize(1.0), Equalize()),
+    (lambda t: t.RandomInvert(0.2), RandomApply(Invert(), 0.2)),
+    (lambda t: t.RandomPosterize(3, 0.2), RandomApply(Posterize(3), 0.2)),
+    (lambda t: t.RandomAdjustSharpness(2, 0.2), RandomApply(AdjustSharpness(2), 0.2)),
+    (lambda t: t.RandomAutocontrast(0.2), RandomApply(AutoContrast(), 0.2)),
+    (lambda t: t.RandomEqualize(0.2), RandomApply(Equalize(), 0.2)),
+    (lambda t: t.GaussianBlur(9, (0.2, 0.7)), GaussianBlur(9, (0.2, 0.7))),
+    (lambda t: t.Resize(32, t.InterpolationMode.NEAREST_EXACT), Resize(32, "nearest")),
+    (
+        lambda t: t.RandomPerspective(0.3, 0.7, t.InterpolationMode.NEAREST, (1, 2, 3)),
+        RandomPerspective(0.3, 0.7, "nearest", (1, 2, 3)),
+    ),
     (
         lambda t: t.TrivialAugmentWide(11, t.InterpolationMode.BILINEAR, [1, 2, 3]),
         TrivialAugmentLayer("trivial_augment", "bilinear", (1, 2, 3), 11),
@@ -142,6 +153,8 @@ def test_transforms_of_version_2_are_the_same() -> None:
 def test_policies_are_as_many_stages_as_there_are_operations() -> None:
     layers = [RandAugmentLayer(f"rand_augment_{layer}", "nearest", 0, 5, 11) for layer in (1, 2, 3)]
     assert stages_of(T.RandAugment(3, 5, 11)) == (*layers,)
+    (layer,) = stages_of(T.RandAugment(1, interpolation=MODE.BILINEAR, fill=7))
+    assert layer == RandAugmentLayer("rand_augment_1", "bilinear", 7)
     first = AutoAugmentFirst("auto_augment_1", "bilinear", 7, "cifar10")
     second = AutoAugmentSecond("auto_augment_2", "bilinear", 7, "cifar10", first.name)
     policy = T.AutoAugment(T.AutoAugmentPolicy.CIFAR10, MODE.BILINEAR, 7)
@@ -235,6 +248,8 @@ def test_conversions_to_rgb_are_nothing(convert: Any) -> None:
         lambda image: image.convert("RGB").rotate(0),
         lambda image: image if np.random.default_rng().random() else image.convert("L"),
         lambda image, convert=abs: convert(image),
+        lambda image, *, convert=abs: image.convert("RGB"),
+        (lambda mode: lambda image: image.convert(mode))("RGB"),
         _ToMode("L"),
         T.Lambda(lambda image: image.convert("P").convert("RGB")),
     ],
@@ -244,7 +259,14 @@ def test_what_does_more_than_convert_to_rgb_is_refused(change: Any) -> None:
 
 
 def test_a_grey_channel_that_is_repeated_is_three() -> None:
-    for repeat in (lambda x: x.repeat(3, 1, 1), lambda x: x.expand(3, -1, -1), lambda x: torch.cat([x, x, x])):
+    for repeat in (
+        lambda x: x.repeat(3, 1, 1),
+        lambda x: x.expand(3, -1, -1),
+        lambda x: torch.cat([x, x, x]),
+        lambda x: x.repeat_interleave(3, 0),
+        lambda x: torch.stack([x.squeeze()] * 3),
+        lambda x: x if x.shape[0] == 3 else x.expand(3, x.size(1), -1) if x.dim() == 3 else x,
+    ):
         assert imported(CROP, T.ToTensor(), T.Lambda(repeat), channels=1).output.channels == 3
     assert "Lambda cannot be imported" in refusal(CROP, T.ToTensor(), T.Lambda(lambda x: x.repeat(3, 1, 1)))
     assert "Lambda cannot be imported" in refusal(CROP, T.ToTensor(), T.Lambda(lambda x: x.repeat(1, 1, 2)))
@@ -358,6 +380,15 @@ def test_grey_images_are_made_by_the_output_unless_colours_are_changed_later() -
     assert stages_of(T.Grayscale(), T.RandomHorizontalFlip()) == (HorizontalFlip(),)
     grey = RandomGrayscale(1.0, "grayscale")
     assert stages_of(T.Grayscale(), T.RandomSolarize(9, 1.0)) == (grey, Solarize(9))
+    assert stages_of(T.Grayscale(), T.RandomSolarize(9, 1.0), T.RandomHorizontalFlip()) == (
+        grey,
+        Solarize(9),
+        HorizontalFlip(),
+    )
+    for third in (3, 1):  # The last one only is the output's.
+        stages = stages_of(T.Grayscale(3), T.RandomSolarize(9, 1.0), T.Grayscale(third))
+        assert stages[:2] == (grey, Solarize(9))
+        assert len(stages) == third // 3 + 2
 
 
 ERASED = {"probability": 0.3, "scale": (0.02, 0.33), "ratio": (0.3, 3.3)}
@@ -394,16 +425,46 @@ def test_pixels_in_0_to_1_are_turned_before_black() -> None:
 
 
 def test_what_only_moves_pixels_may_come_after_normalisation() -> None:
-    assert stages_of(*NORMALIZED, T.RandomHorizontalFlip(), T.RandomCrop(32), end=()) == (
+    moves = T.RandomHorizontalFlip(), T.RandomVerticalFlip(), T.RandomCrop(32), T.CenterCrop(32)
+    assert stages_of(*NORMALIZED, *moves, end=()) == (
         HorizontalFlip(),
+        VerticalFlip(),
         RandomCrop((32, 32), 0),
+        CenterCrop((32, 32), "center_crop_2"),
     )
+    assert "RandomRotation after Normalize" in refusal(CROP, *NORMALIZED, T.RandomRotation(9))
+
+
+def test_what_follows_normalisation_does_not_make_other_pixels_of_them() -> None:
+    half = T.ConvertImageDtype(torch.float16)
+    for again in (half, T.ToTensor(), T.PILToTensor(), of_v2("ToPureTensor", "_type_conversion")):
+        (stage,) = stages_of(*NORMALIZED, again, T.RandomErasing(0.3), end=())
+        assert stage == RandomErasing(**ERASED, value="mean", mean=MEAN, std=STD)
+        assert "ColorJitter after Normalize" in refusal(CROP, *NORMALIZED, again, T.ColorJitter(0.4))
+    assert imported(CROP, *NORMALIZED, half).output == Output(32, "float16", MEAN, STD)
+
+
+def test_a_resize_of_tensors_picks_pillows_pixels_and_is_anti_aliased() -> None:
+    for before, resize in (
+        ((), T.Resize(32, antialias="warn")),
+        (TENSOR_OF_LEVELS, T.Resize(32, antialias=True)),
+        ((of_v2("ToPureTensor", "_type_conversion"),), T.Resize(32, antialias=True)),
+    ):
+        assert stages_of(*before, resize) == (Resize(32),)
+    assert stages_of(*TENSOR_OF_LEVELS, T.Resize(32, MODE.NEAREST_EXACT)) == (Resize(32, "nearest"),)
+    for again in ("warn", None):
+        assert "Resize(antialias=" in refusal(CROP, *TENSOR_OF_LEVELS, T.Resize(32, antialias=again), *END)
+    pure = of_v2("ToPureTensor", "_type_conversion")
+    assert "Resize(antialias=None)" in refusal(CROP, pure, T.Resize(32, antialias=None), *END)
 
 
 def test_a_pad_and_the_crop_after_it_are_one_stage() -> None:
     """Flips may be between them, for all sides are padded alike."""
     between = stages_of(T.Pad(4), T.RandomHorizontalFlip(), T.RandomCrop(32))
     assert between == (HorizontalFlip(), RandomCrop((32, 32), 8, 4))
+    between = stages_of(T.Pad(4), T.RandomVerticalFlip(), T.RandomCrop(32))
+    assert between == (VerticalFlip(), RandomCrop((32, 32), 8, 4))
+    assert "Pad cannot be imported" in refusal(CROP, T.Pad(4), T.ColorJitter(0.4), T.RandomCrop(32), *END)
     assert stages_of(T.Pad(4, padding_mode="reflect"), T.RandomCrop(32)) == (
         RandomCrop((32, 32), 8, 4, padding_mode="reflect"),
     )
@@ -492,6 +553,7 @@ def test_the_split_can_be_chosen() -> None:
     transforms = [T.RandomResizedCrop(32), T.RandomHorizontalFlip(), *END]
     assert imported(*transforms).split == 1
     assert imported(*transforms, split="flip").split == 2
+    assert imported(*transforms, split=0).split == 0
 
 
 REFUSED: list[tuple[list[Any], str]] = [
@@ -509,6 +571,30 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([T.RandomOrder([])], "RandomOrder cannot be imported: write its transforms in one order"),
     ([T.FiveCrop(32)], "FiveCrop cannot be imported: make one view"),
     ([T.AugMix()], "AugMix cannot be imported: its operations are not timm's"),
+    *(
+        ([of_v2(name, "_any")], f"{name} cannot be imported: {told}")
+        for name, told in (
+            ("TenCrop", "make one view of a sample: CenterCrop"),
+            ("CutMix", "mix batches after the loader by dalirefurb.Mix"),
+            ("RandomResize", "write it and the crop after it as one stage, dalirefurb.augment.ScaleJitter"),
+            ("ScaleJitter", "write it and the crop after it as one stage, dalirefurb.augment.ScaleJitter"),
+            ("RandomShortestSize", "write it and the crop after it as one stage, dalirefurb.augment.ScaleJitter"),
+            ("RandomPhotometricDistort", "use ColorJitter inside of RandomApply"),
+            ("LinearTransformation", "do it on the model's side, to batches"),
+        )
+    ),
+    *(
+        ([T.ToTensor(), each], f"{type(each).__name__} of pixels in 0..1 cannot be imported: put it before ToTensor")
+        for each in (T.RandomPosterize(3), T.RandomEqualize(), T.RandAugment(), T.AutoAugment(), T.TrivialAugmentWide())
+    ),
+    *(
+        ([T.ToTensor(), T.RandomApply([each])], f"{type(each).__name__} inside of another transform cannot be import")
+        for each in (
+            *(T.RandomErasing(), T.Pad(4), T.Grayscale(), T.PILToTensor(), T.ToPILImage(), T.Normalize(0.5, 0.5)),
+            *(T.ConvertImageDtype(torch.float32), of_v2("ImageClassification", "_presets")),
+            *(of_v2(name, "_type_conversion") for name in ("ToImage", "ToPureTensor", "ToDtype")),
+        )
+    ),
     ([of_v2("MixUp", "_augment")], "MixUp cannot be imported: mix batches after the loader by dalirefurb.Mix"),
     ([of_v2("GaussianNoise", "_misc")], "GaussianNoise cannot be imported: write it as a HostStage"),
     ([T.RandomResizedCrop(32, antialias=False)], "RandomResizedCrop(antialias=False) cannot be imported: resizes here"),

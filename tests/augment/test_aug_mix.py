@@ -11,7 +11,9 @@ from PIL import Image, ImageOps
 from scipy.stats import beta, chisquare, kstest
 
 from dalirefurb.augment.policies.aug_mix import AugMix, dirichlet
+from dalirefurb.augment.policies.layers import OperationLayer
 from dalirefurb.augment.policies.operations import Group
+from dalirefurb.augment.policies.timm_layers import TimmWeightedLayers
 from dalirefurb.augment.policies.timm_operations import AUG_MIX
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays
@@ -100,6 +102,17 @@ def test_magnitudes_are_uniform_up_to_the_severity() -> None:
     assert kstest(moved[:, 0, 2] / SIDE, "uniform", (-0.15, 0.3)).pvalue > UNLIKELY
 
 
+@pytest.mark.parametrize("stage", [AugMix(mixture_width=2), TimmWeightedLayers(probability=1.0)])
+def test_what_is_drawn_for_an_image_is_of_its_own_size(stage: OperationLayer) -> None:
+    heights, widths = np.arange(20, 60), np.arange(300, 340)
+    numbers = _numbers(stage.num_uniforms)[: len(heights)]
+    together = stage.draw(numbers, heights, widths)
+    for row in range(len(heights)):
+        only = slice(row, row + 1)
+        alone = stage.draw(numbers[only], heights[only], widths[only])
+        assert all(np.array_equal(together[name][only], values) for name, values in alone.items())
+
+
 def test_what_chains_make_is_blended(monkeypatch: pytest.MonkeyPatch) -> None:
     """One chain solarizes and then posterizes, the other one inverts: all exact, so that only rounding is left."""
     stage = AugMix(mixture_width=2, chain_depth=2)
@@ -127,6 +140,8 @@ def test_what_chains_make_is_blended(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "message"),
     [
         ({"severity": -1}, "aug_mix: severity must be a number of at least 0, got -1: 3 is the paper's"),
+        ({"severity": float("inf")}, "aug_mix: severity must be a number of at least 0, got inf"),
+        ({"alpha": float("inf")}, "aug_mix: alpha must be a number above 0, got inf"),
         ({"mixture_width": 0}, "aug_mix: mixture_width must be an int of at least 1, got 0: 3 is the paper's"),
         ({"chain_depth": 0}, "aug_mix: chain_depth must be -1 or at least 1, got 0: -1 draws it"),
         ({"chain_depth": -2}, "aug_mix: chain_depth must be an int of at least -1, got -2: -1 draws it"),

@@ -155,6 +155,20 @@ def test_a_stage_without_a_kernel_inside_leaves_all_to_dali() -> None:
     assert (served([RandomApply(Inverted(), 1.0)], 0, "dali") == 255 - served([], 0, "dali")).all()
 
 
+def test_the_first_image_that_a_stage_inside_cannot_take_is_named() -> None:
+    stage = RandomChoice([[HorizontalFlip()], [CenterCrop(20)]])
+    heights, widths = np.array([20, 20, 30]), np.array([20, 21, 20])
+    assert stage.refusal(heights[:1], widths[:1]) is None
+    refused = stage.refusal(heights, widths)
+    assert refused is not None
+    assert refused[0] == 1
+    assert "one of 20 x 21 becomes 20 x 20: put it before" in refused[1]
+    assert stage.refusal(heights - 1, widths) == (
+        0,
+        "center_crop: images must have at least 20 x 20 pixels, got 19 x 20; put a resize before it",
+    )
+
+
 # What is said of it
 
 
@@ -221,6 +235,12 @@ def test_fingerprints_tell_stages_and_probabilities_apart() -> None:
             lambda: served([RandomApply(CenterCrop(20))], 0, "dali"),
             "random_center_crop: 'center_crop' must leave images as large as they enter, but one of 24 x 24 becomes 20",
         ),
+        (lambda: drawn(RandomApply(CenterCrop((20, 24)))), "one of 24 x 24 becomes 20 x 24: put it before 'random_cen"),
+        (
+            lambda: RandomChoice([MIRROR, []], (True, False)),
+            "either_flip: probabilities must be 2 numbers, one for eac",
+        ),
+        (lambda: RandomApply([], 2), "random_nothing: probability must be a number in 0..1, got 2"),
         (lambda: drawn(RandomApply(CenterCrop((24, 20)))), "one of 24 x 24 becomes 24 x 20: put it before 'random_cen"),
     ],
 )

@@ -104,6 +104,13 @@ def test_a_mirrored_border_may_be_as_wide_as_the_image_but_one_pixel(by: Maker) 
             r"images must have at least 8 x 8 pixels \(size 8 - 2 \* padding 0\), got 7 x 9; put a",
         ),
         (RandomCrop((8, 6), margin=4), (11, 10), r"images must be 12 x 10 pixels \(size \(8, 6\) .*, got 11 x 10"),
+        (
+            RandomCrop(8),
+            (9, 7),
+            r"at least 8 x 8 pixels \(size 8 - 2 \* padding 0\), got 9 x 7; put a resize before it",
+        ),
+        (RandomCrop((8, 6), margin=4), (12, 11), r"images must be 12 x 10 pixels .*, got 12 x 11"),
+        (RandomCrop(8, padding=4, padding_mode="reflect"), (9, 4), "sides of more than 4 pixels, .*, got 9 x 4; put a"),
         (RandomCrop((8, 6), padding=2), (3, 9), r"at least 4 x 2 pixels \(size \(8, 6\) - 2 \* padding 2\), got 3 x 9"),
         (
             RandomCrop(8, padding=4, padding_mode="reflect"),

@@ -53,6 +53,36 @@ def test_a_letterbox_is_what_pillow_resizes_and_pastes(interpolation: FrameInter
 
 
 @pytest.mark.parametrize(
+    ("frame", "sides", "size", "start", "covered"),
+    [
+        ((32, 64), (48, 48), (32, 32), (0, -16), (64, 64)),
+        ((64, 32), (48, 48), (32, 32), (-16, 0), (64, 64)),
+        ((32, 64), (10, 80), (8, 64), (-12, 0), (32, 256)),
+        ((32, 64), (80, 10), (32, 4), (0, -30), (512, 64)),
+    ],
+)
+def test_an_image_fits_into_a_frame_of_two_sides_or_covers_it(
+    frame: Any, sides: tuple[int, int], size: Any, start: Any, covered: Any
+) -> None:
+    pictures = [picture(*sides)]
+    parameters = drawn(Letterbox(frame), pictures)
+    assert (parameters["size"].tolist(), parameters["start"].tolist()) == ([[*size]], [[*start]])
+    jitter = drawn(ScaleJitter(frame, (1.0, 1.0), place="center"), pictures)
+    assert (jitter["size"].tolist(), jitter["start"].tolist()) == ([[*size]], [[*start]])
+    assert drawn(ScaleJitter(frame, (1.0, 1.0), cover=True), pictures)["size"].tolist() == [[*covered]]
+    assert drawn(ScaleJitter(frame, (1.0, 1.0)), pictures)["start"].tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize("stage", [Letterbox(64, place="random"), ScaleJitter(64, (1.0, 1.0), place="random")])
+def test_rows_and_columns_of_a_random_place_are_drawn_apart(stage: Any) -> None:
+    uniforms = np.array([[0.5] * (stage.num_uniforms - 2) + [0.0, 0.99]])
+    sides = np.array([32]), np.array([64])
+    assert stage.draw(uniforms, *sides)["start"].tolist() == [[0, 0]]
+    assert stage.draw(uniforms, *sides[::-1])["start"].tolist() == [[0, -32]]
+    assert stage.draw(1 - uniforms - 1e-9, *sides)["start"].tolist() == [[-32, 0]]
+
+
+@pytest.mark.parametrize(
     ("sides", "options", "size", "start"),
     [
         ((48, 64), {}, (48, 64), (-8, 0)),
@@ -145,6 +175,12 @@ def test_the_fill_has_its_colour(by: Maker) -> None:
         (lambda: Letterbox(8, fill=256), "letterbox: fill"),
         (lambda: Letterbox(8, enlarge=1), "letterbox: enlarge"),
         (lambda: Letterbox(8, place="middle"), "letterbox: place"),
+        (
+            lambda: ScaleJitter(8, (0.5, 0.4)),
+            "scale_jitter: scale must be two finite numbers with 0 < low <= high, got",
+        ),
+        (lambda: ScaleJitter(8, fill=(1, 2)), "scale_jitter: fill"),
+        (lambda: ScaleJitter(8, place="middle"), "scale_jitter: place"),
         (lambda: Letterbox(8, interpolation="random"), "letterbox: interpolation"),
         (lambda: ScaleJitter(8, (0, 1)), "scale_jitter: scale"),
         (lambda: ScaleJitter(8, (1, float("inf"))), "scale_jitter: scale"),
@@ -164,3 +200,6 @@ def test_an_image_that_would_become_too_large_is_refused() -> None:
     assert row == 1
     assert "268,435,456 pixels at most, got 2 x 9000" in said
     assert stage.refusal(np.array([480]), np.array([640])) is None
+    limit = ScaleJitter(2**14, (1.0, 1.0), cover=True)
+    assert limit.refusal(np.array([100]), np.array([100])) is None
+    assert limit.refusal(np.array([100]), np.array([101])) is not None

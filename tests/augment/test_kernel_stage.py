@@ -214,6 +214,16 @@ def test_what_cannot_run_is_refused_with_the_functions_name_and_place(function: 
         (lambda: KernelStage(3, "mine"), "function must be a function, got 3"),  # type: ignore[arg-type]
         (lambda: KernelStage(max, "mine"), "function must be a function, got <built-in function max>"),
         (lambda: KernelStage(lambda image: None, "mine"), "three arguments: image, uniforms, out, got '(image)'"),
+        (
+            lambda: KernelStage(lambda image, uniforms, *out: None, "mine"),
+            "image, uniforms, out, got '(image, uniforms, *",
+        ),
+        (
+            lambda: KernelStage(lambda image, uniforms, *, out: None, "mine"),
+            "image, uniforms, out, got '(image, uniform",
+        ),
+        (lambda: KernelStage(halved, "mine", uniforms=-1), "mine: uniforms must be an int in 0..16, got -1"),
+        (lambda: KernelStage(halved, "mine", cuda=1), "stage 'mine': cuda must be the body of a function of CUDA C++"),  # type: ignore[arg-type]
         (lambda: KernelStage(halved, "mine", uniforms=17), "mine: uniforms must be an int in 0..16, got 17"),
         (lambda: KernelStage(halved, "mine", size=0), "mine: size must be"),
         (

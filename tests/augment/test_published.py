@@ -103,6 +103,15 @@ def test_convnext_is_rand_augment_and_erasing_by_noise() -> None:
     assert len(convnext(erasing=0.0).stages) == 5
 
 
+def test_what_is_not_wanted_of_a_recipe_is_left_out_and_the_crops_interpolation_may_be_chosen() -> None:
+    assert [*deit3(color_jitter=0).stages] == [*BEGIN, *timm_auto_augment("3a")]
+    assert airbench(translate=0).stages[0] == HorizontalFlip()
+    assert len(airbench(translate=0).stages) == 2
+    for preset in (resnet_strikes_back, deit3, convnext, simclr):
+        assert preset(64, crop_interpolation="nearest").stages[1] == RandomResizedCrop(64, interpolation="nearest")
+        assert preset(64, split="flip").split == 2
+
+
 def test_what_is_painted_by_timms_recipes_is_of_the_mean_and_the_deviation_that_are_said() -> None:
     *_, layer, erasing = convnext(mean=(0.5, 0.25, 0.75), std=0.1).stages
     assert layer == timm_auto_augment("rand-m9-mstd0.5-inc1", fill=(128, 64, 191))[-1]
@@ -205,6 +214,16 @@ def test_the_shorter_side_is_as_long_as_is_said(margin: int) -> None:
         (lambda: airbench(cutout=32), "cutout must be less than 32, got 32"),
         (lambda: airbench((64, 32), cutout=40), "cutout must be less than 32, got 40"),
         (lambda: airbench(cutout=-12), "cutout must be an int of at least 0, got -12"),
+        (lambda: yolo(scale=-0.1), "scale must be a number from 0 to below 1, got -0.1"),
+        (lambda: yolo(translate=-0.1), "translate must be a number in 0..1, got -0.1"),
+        (lambda: segmentation(shorter=(260, 2**24)), "shorter must be two numbers of pixels with 0 < low <= high, got"),
+        (lambda: segmentation(shorter=(500, 260)), "shorter must be two numbers of pixels with 0 < low <= high, got"),
+        (lambda: large_scale_jitter(scale=(0, 1)), "scale must be two finite numbers with 0 < low <= high, got"),
+        (lambda: large_scale_jitter(scale=(1, float("inf"))), "scale must be two finite numbers with 0 < low <= high"),
+        (lambda: large_scale_jitter(margin=-1), "margin must be an int of at least 0, got -1: pass pixels"),
+        (lambda: airbench(translate=-1), "random_crop: margin must be an int of at least 0, got -2"),
+        (lambda: convnext(erasing=1.5), "random_erasing: probability must be a number in 0..1, got 1.5"),
+        (lambda: simclr(blur=-1), "random_gaussian_blur: probability must be a number in 0..1, got -1"),
         (lambda: resnet_strikes_back(0), "size must be a positive integer"),
         (lambda: deit3((224, 160), crop="simple"), "size must be one number with crop='simple'"),
         (lambda: segmentation((480, 320)), "size must be one number"),

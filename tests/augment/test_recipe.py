@@ -144,6 +144,52 @@ def test_a_split_at_an_unknown_stage_is_refused():
         Recipe(STAGES, Output(32), "flop")
 
 
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Recipe(HorizontalFlip(), Output(32), 0), "stages must be a list of stages, got HorizontalFlip"),
+        (
+            lambda: Recipe([3], Output(32), 0),
+            "stages must be stages of dalirefurb.augment, got 3: make one of your own",
+        ),
+        (lambda: Recipe([HorizontalFlip()], 32, 0), r"output must be an Output, got 32: pass such as Output\(224\)"),
+        (lambda: Recipe(RAW, Output(32), 0).view(1.5), "number must be an int of at least 1, got 1.5"),
+        (lambda: Recipe([*RAW[:1], Decode(), Decode("b")], Output(32), 0), "but 'decode' is at place 1"),
+    ],
+)
+def test_what_makes_no_recipe_is_refused(make, told):
+    with pytest.raises(ConfigurationError, match=told):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("sides", "refused", "max_pixels"),
+    [
+        ([(50, 60), (100, 100)], None, 20_000),
+        ([(50, 60), (100, 100)], None, None),
+        (
+            [(50, 60), (100, 201)],
+            (1, "pad: an image must have 20,000 pixels at most, but one of 100 x 201 would"),
+            20_000,
+        ),
+        ([(201, 100), (100, 100)], (0, "become 402 x 100: pass max_pixels=40200 if it is genuine, or crop"), 40_000),
+        ([(1, 1), (2**23 + 1, 1), (2**24, 1)], (1, "16,777,216 pixels a side at most, but one of 8388609 x 1"), None),
+    ],
+)
+def test_the_first_image_of_which_a_stage_makes_too_large_a_one_is_told(sides, refused, max_pixels):
+    class Twice(HorizontalFlip):
+        def output_sizes(self, heights, widths):
+            return 2 * heights, widths
+
+    heights, widths = np.array(sides).T
+    stages = [HorizontalFlip(), Twice(name="pad"), HorizontalFlip(name="other"), RandomCrop(1, name="crop")]
+    found = Recipe(stages, Output(1), 2).refusal(heights, widths, max_pixels=max_pixels)
+    assert (found is None) == (refused is None)
+    if refused is not None:
+        assert found[0] == refused[0]
+        assert refused[1] in found[1]
+
+
 def test_stages_of_one_name_are_refused():
     stages = [*STAGES, HorizontalFlip(), RandomCrop(32, margin=0)]
     with pytest.raises(ConfigurationError, match=r"but 'flip', 'random_crop' occurs more than once; pass name="):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,12 @@ LAYER, FIRST, WEIGHTED = TimmRandAugmentLayer, TimmPolicyFirst, TimmWeightedLaye
         (LAYER, {"noise": 0.5}, "timm_rand_augment: noise must be a MagnitudeNoise, got 0.5: pass such as"),
         (LAYER, {"noise": MagnitudeNoise(-1)}, "timm_rand_augment: std must be a number of at least 0, got -1"),
         (LAYER, {"noise": MagnitudeNoise(most=0)}, "timm_rand_augment: most must be a number above 0, got 0"),
+        (LAYER, {"noise": (math.inf, 10, False)}, "timm_rand_augment: std must be a number of at least 0, got inf"),
+        (LAYER, {"noise": (0, math.inf, False)}, "timm_rand_augment: most must be a number above 0, got inf"),
+        (LAYER, {"noise": (0, 10, 1)}, "timm_rand_augment: uniform must be True or False, got 1: False is usual"),
+        (LAYER, {"noise": (0, 10)}, r"timm_rand_augment: noise must be a MagnitudeNoise, got \(0, 10\)"),
+        (LAYER, {"magnitude": math.inf}, "timm_rand_augment: magnitude must be a number of at least 0, got inf"),
+        (WEIGHTED, {"layers": 0}, r"timm_weighted: layers must be an int in 1\.\.15, got 0"),
         (LAYER, {"fill": 256}, r"fill must be a level in 0 \.\. 255"),
         (
             FIRST,

@@ -379,6 +379,26 @@ def test_augmix_has_timms_defaults_and_keys() -> None:
     assert timm_auto_augment("augmix-d0") == timm_auto_augment("augmix")
 
 
+NAMES = {
+    "rand-n3": ["rand_augment_1", "rand_augment_2", "rand_augment_3"],
+    "rand-tweights": ["rand_augment_1", "rand_augment_2"],
+    "rand-tweights-n1": ["rand_augment_1"],
+    "rand-t3aw-n3": ["rand_augment"],
+    "original": ["auto_augment_1", "auto_augment_2"],
+    "3a": ["three_augment"],
+    "augmix": ["aug_mix"],
+}
+
+
+@pytest.mark.parametrize("config", NAMES)
+def test_every_stage_has_its_name_and_warps_and_fills_as_is_said(config: str) -> None:
+    stages: list[Any] = timm_auto_augment(config, interpolation="nearest", fill=9)
+    assert [stage.name for stage in stages] == NAMES[config]
+    assert [(stage.interpolation, stage.fill) for stage in stages] == [("nearest", 9)] * len(stages)
+    usual: list[Any] = timm_auto_augment(config)
+    assert [(stage.interpolation, stage.fill) for stage in usual] == [("bilinear", (124, 116, 104))] * len(stages)
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -401,6 +421,12 @@ def test_augmix_has_timms_defaults_and_keys() -> None:
             "'n' of 'rand-tweights-n16' must be at most 15 with these weights.*, got 16: leave 'n' out",
         ),
         ("augmix-w0", "'w' of 'augmix-w0' must be a whole number of at least 1, got '0': write such as 'w3'"),
+        ("augmix-a0", "'a' of 'augmix-a0' must be a number above 0, got '0': write such as 'a1'"),
+        ("augmix-b2", "'b' of 'augmix-b2' must be 0 or 1, got '2'"),
+        ("augmix-d", "'d' of 'augmix-d' must be a whole number of at least 0, got '': write such as 'd2'"),
+        ("rand-mmax0", "'mmax' of 'rand-mmax0' must be a whole number of at least 1, got '0': write such as 'mmax10'"),
+        ("rand-mstd1e999", "'mstd' of 'rand-mstd1e999' must be a number of at least 0, got '1e999': write such as 'm"),
+        ("v0-t3a", r"there is no 't3a' in 'v0-t3a': after 'v0' come mstd"),
         ("augmix-n2", r"there is no 'n2' in 'augmix-n2': after 'augmix' come m \(severity\); w \(chains\)"),
         ("auto", "config must be one that begins with rand, .* got 'auto': choose one"),
         ("auto-rand-m9", "config must be one that begins with rand, .* got 'auto-rand-m9': choose one"),

@@ -128,7 +128,7 @@ def _values(config: str, sections: list[str], keys: Mapping[str, _Key]) -> dict[
     for section in sections:
         match = _SECTION.fullmatch(section)
         letters, text = match.groups() if match else ("", section)
-        if letters not in keys and section[:1] == "t" and "t" in keys:
+        if letters not in keys and section[:1] == "t":
             letters, text = "t", section[1:]
         if letters not in keys:
             known = "; ".join(f"{name} ({key.meaning})" for name, key in keys.items())

@@ -152,10 +152,14 @@ class VolumeOutput(Output):
         integer("output: channels", self.channels, 1, None, "pass as many as volumes have")
         last = self.channels_last
         require(last is False, "output: channels_last", "False for volumes", last, "leave it out")
-        mean = number("output: mean", self.mean, "of values", math.isfinite, "pass one for all channels")
-        std = number("output: std", self.std, "above 0", lambda each: 0 < each < math.inf, "pass one for all channels")
-        object.__setattr__(self, "mean", (mean,))
-        object.__setattr__(self, "std", (std,))
+        for name, limits, within in (
+            ("mean", "of values", math.isfinite),
+            ("std", "above 0", lambda each: 0 < each < math.inf),
+        ):
+            given: Any = getattr(self, name)
+            given = given[0] if isinstance(given, tuple) and len(given) == 1 else given  # as it is written down
+            value = number(f"output: {name}", given, limits, within, "pass one for all channels")
+            object.__setattr__(self, name, (value,))
 
     @property
     def sides(self) -> tuple[int, int]:

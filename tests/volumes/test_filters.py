@@ -195,6 +195,20 @@ LIMITS: list[tuple[Any, list[Any], list[Any], str]] = [
         [(0, 0), (0, 3), (1,), (0, 1, 2), 0],
         "rotate90: axes must be two of 0, 1, 2",
     ),
+    (
+        lambda each: VolumeOutput(8, mean=each),
+        [0, -5.5],
+        [math.nan, math.inf, "0", (1, 2)],
+        "output: mean must be a num",
+    ),
+    (lambda each: VolumeOutput(8, std=each), [0.1, 9], [0, -1, math.inf, (1, 2)], "output: std must be a number above"),
+    (
+        lambda each: VolumeOutput(8, channels=each),
+        [1, 7],
+        [0, 1.5, True],
+        "output: channels must be an int of at least",
+    ),
+    (lambda each: VolumeOutput(each), [1, (1, 2, 3)], [0, (8, 8), True], "output: size must be a positive integer, or"),
     (lambda each: RandomRotate90(max_quarters=each), [1, 3], [0, 4, 1.5], "rotate90: max_quarters must be an int in 1"),
 ]
 

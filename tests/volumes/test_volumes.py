@@ -583,6 +583,12 @@ def test_an_axis_may_be_given_alone() -> None:
     assert RandomFlip3D(2).axes == (2,)  # type: ignore[arg-type]
 
 
+def test_an_output_may_be_changed_in_one_field() -> None:
+    recipe = recipe_of(mean=3.0, std=2.0)
+    for change in ({"dtype": "float16"}, {"mask_dtype": "uint8"}, {"std": 4.0}, {"mean": 1.0}):
+        assert recipe.with_output(**change) == recipe_of(**{"mean": 3.0, "std": 2.0, **change})
+
+
 def test_an_outputs_fingerprint_differs_when_any_field_does() -> None:
     changes: dict[str, Any] = {"size": (8, 8, 9), "dtype": "float16", "mean": 1.0, "std": 2.0, "channels": 2}
     changes["mask_dtype"] = "uint8"

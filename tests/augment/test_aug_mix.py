@@ -11,9 +11,7 @@ from PIL import Image, ImageOps
 from scipy.stats import beta, chisquare, kstest
 
 from dalirefurb.augment.policies.aug_mix import AugMix, dirichlet
-from dalirefurb.augment.policies.layers import OperationLayer
 from dalirefurb.augment.policies.operations import Group
-from dalirefurb.augment.policies.timm_layers import TimmWeightedLayers
 from dalirefurb.augment.policies.timm_operations import AUG_MIX
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays
@@ -100,17 +98,6 @@ def test_magnitudes_are_uniform_up_to_the_severity() -> None:
     assert kstest(sheared[:, 0, 1], "uniform", (-0.15, 0.3)).pvalue > UNLIKELY
     moved = warps[(warps[:, :2, :2] == np.eye(2)).all(axis=(1, 2)) & (warps[:, 0, 2] != 0)]
     assert kstest(moved[:, 0, 2] / SIDE, "uniform", (-0.15, 0.3)).pvalue > UNLIKELY
-
-
-@pytest.mark.parametrize("stage", [AugMix(mixture_width=2), TimmWeightedLayers(probability=1.0)])
-def test_what_is_drawn_for_an_image_is_of_its_own_size(stage: OperationLayer) -> None:
-    heights, widths = np.arange(20, 60), np.arange(300, 340)
-    numbers = _numbers(stage.num_uniforms)[: len(heights)]
-    together = stage.draw(numbers, heights, widths)
-    for row in range(len(heights)):
-        only = slice(row, row + 1)
-        alone = stage.draw(numbers[only], heights[only], widths[only])
-        assert all(np.array_equal(together[name][only], values) for name, values in alone.items())
 
 
 def test_what_chains_make_is_blended(monkeypatch: pytest.MonkeyPatch) -> None:

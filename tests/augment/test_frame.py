@@ -71,6 +71,7 @@ def test_an_image_fits_into_a_frame_of_two_sides_or_covers_it(
     assert (jitter["size"].tolist(), jitter["start"].tolist()) == ([[*size]], [[*start]])
     assert drawn(ScaleJitter(frame, (1.0, 1.0), cover=True), pictures)["size"].tolist() == [[*covered]]
     assert drawn(ScaleJitter(frame, (1.0, 1.0)), pictures)["start"].tolist() == [[0, 0]]
+    assert drawn(ScaleJitter(frame, (1e-3, 1e-3)), pictures)["size"].tolist() == [[1, 1]]  # never less than a pixel
 
 
 @pytest.mark.parametrize("stage", [Letterbox(64, place="random"), ScaleJitter(64, (1.0, 1.0), place="random")])

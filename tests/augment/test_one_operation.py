@@ -130,6 +130,12 @@ def test_its_graph_can_be_made_for_images_on_a_gpu(stage: Stage) -> None:
         (lambda: Solarize("half"), r"solarize: threshold must be a number in 0..256, got 'half'"),
         (lambda: Solarize(float("nan")), r"solarize: threshold must be a number in 0..256, got nan"),
         (lambda: Posterize(9), r"posterize: bits must be an int in 0..8, got 9: a level has 8 bits"),
+        (lambda: Posterize(-1), r"posterize: bits must be an int in 0..8, got -1"),
+        (
+            lambda: SolarizeAdd(-256),
+            r"solarize_add: addition must be an int in -255..255, got -256: levels are 0 .. 255",
+        ),
+        (lambda: SolarizeAdd(1, -1), r"solarize_add: threshold must be an int in 0..256, got -1"),
         (lambda: Posterize(2.5), r"posterize: bits must be an int in 0..8, got 2.5"),
         (lambda: AdjustSharpness(-0.1), r"adjust_sharpness: factor must be a number of at least 0, got -0.1"),
         (lambda: AdjustSharpness(float("inf")), r"adjust_sharpness: factor must be a number of at least 0, got inf"),

@@ -138,6 +138,9 @@ def test_what_a_crop_leaves_off_is_of_the_shorter_side(sides: tuple[int, int]) -
     _, crop, *_, last, _ = rand_augment(sides, order="crop_last").stages
     assert (crop, last) == (RandomResizedCrop((height + 2, width + 2)), RandomCrop(sides, margin=2))
     assert simple(sides, raw=True).stages[0] == RandomCrop(sides, margin=14, padding=7)
+    assert rand_augment(28, order="crop_last").stages[1] == RandomResizedCrop(30)
+    assert rand_augment(224, order="crop_last").stages[1] == RandomResizedCrop(232)
+    assert simple(4, raw=True).stages[0] == RandomCrop(4, margin=2, padding=1)
 
 
 @pytest.mark.parametrize("kernels", KERNELS)

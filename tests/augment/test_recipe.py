@@ -153,6 +153,7 @@ def test_a_split_at_an_unknown_stage_is_refused():
             "stages must be stages of dalirefurb.augment, got 3: make one of your own",
         ),
         (lambda: Recipe([HorizontalFlip()], 32, 0), r"output must be an Output, got 32: pass such as Output\(224\)"),
+        (lambda: Custom(invert, "invert", size=0), "invert: size must be a positive integer, or two as"),
         (lambda: Recipe(RAW, Output(32), 0).view(1.5), "number must be an int of at least 1, got 1.5"),
         (lambda: Recipe([*RAW[:1], Decode(), Decode("b")], Output(32), 0), "but 'decode' is at place 1"),
     ],
@@ -167,6 +168,7 @@ def test_what_makes_no_recipe_is_refused(make, told):
     [
         ([(50, 60), (100, 100)], None, 20_000),
         ([(50, 60), (100, 100)], None, None),
+        ([(2**23, 1)], None, None),
         (
             [(50, 60), (100, 201)],
             (1, "pad: an image must have 20,000 pixels at most, but one of 100 x 201 would"),
@@ -188,6 +190,18 @@ def test_the_first_image_of_which_a_stage_makes_too_large_a_one_is_told(sides, r
     if refused is not None:
         assert found[0] == refused[0]
         assert refused[1] in found[1]
+
+
+def test_what_is_resized_is_as_large_as_it_is_made_which_is_the_window_of_a_crop_in_the_same_part():
+    recipe, sides = Recipe([Resize(64), CenterCrop(32)], Output(32), 2), (np.array([1]), np.array([10_000]))
+    assert recipe.refusal(*sides, max_pixels=10**6) is None
+    row, told = recipe.at(1).refusal(*sides, max_pixels=10**6)
+    assert row == 0
+    assert (
+        "would become 64 x 640000: pass max_pixels=40960000 if it is genuine, or crop right after it, in the sa" in told
+    )
+    assert (recipe.at(1).partial_size((1, 100)), recipe.at(1).final_size((1, 100))) == ((64, 6400), (32, 32))
+    assert Recipe([HorizontalFlip()], Output(32), 1).final_size((20, 30)) == (20, 30)
 
 
 def test_stages_of_one_name_are_refused():

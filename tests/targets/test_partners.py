@@ -345,6 +345,12 @@ def test_it_is_refused_where_it_cannot_be_done(stage: PairStage, tmp_path: Path)
     for name in ("probability", *({"alpha"} if kind == "MixUp" else {"share", "min_visible"})):
         with pytest.raises(ConfigurationError, match=f"{stage.name}: {name} must be a number"):
             replace(stage, **{name: -0.5})  # type: ignore[type-var]
+    if kind == "MixUp":
+        for alpha in (0, float("inf")):
+            with pytest.raises(
+                ConfigurationError, match=r"mix_up: alpha must be a number above 0, got .*: 32 is usual"
+            ):
+                MixUp(alpha)
 
 
 def test_what_helps_instead_is_said(tmp_path: Path) -> None:

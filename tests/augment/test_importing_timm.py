@@ -96,7 +96,9 @@ def test_arguments_of_training_are_stages(arguments: dict[str, Any], stages: tup
     assert training(**arguments) == stages
 
 
-@pytest.mark.parametrize(("config", "jittered"), [("rand-m9-mstd0.5-inc1", False), ("original", False), ("3a", True)])
+@pytest.mark.parametrize(
+    ("config", "jittered"), [("rand-m9-mstd0.5-inc1", False), ("original", False), ("3a", True), ("rand-t3a", True)]
+)
 def test_policies_fill_with_the_mean_and_take_jitters_place(config: str, jittered: bool) -> None:
     mean = (0.5, 0.25, 0.75)
     policy = timm_auto_augment(config, fill=(128, 64, 191))

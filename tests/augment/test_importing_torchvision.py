@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import PIL
 import pytest
 import torch
 from hypothesis import given
@@ -226,6 +227,7 @@ class _Module(torch.nn.Module):
     [
         _convert_image_to_rgb,
         _convert_if_needed,
+        lambda image: image.convert("RGB") if isinstance(image, PIL.Image.Image) else image,
         lambda image: image.convert("RGB"),
         T.Lambda(lambda image: image.convert("RGB")),
         T.Lambda(_convert_image_to_rgb),

@@ -278,3 +278,5 @@ def test_of_images_that_would_become_too_long_the_first_is_named() -> None:
     assert refused[0] == 1
     must = "images must become 2,147,483,647 pixels at most on the longer side"
     assert refused[1].startswith(f"resize: {must}, got 1 x 3000000; crop")
+    assert Resize(1).refusal(np.array([1]), np.array([2**31 - 1])) is None
+    assert Resize(1).refusal(np.array([2**31]), np.array([1])) is not None

@@ -438,6 +438,11 @@ def test_what_is_no_such_number_is_refused(make: Any, message: str, wrong: Any) 
         make(wrong)
 
 
+def test_what_is_left_out_of_arrays_may_be_given_as_it_is() -> None:
+    published = {"scale": (8 / 100, 1.0), "ratio": (0.75, 4 / 3), "crop_interpolation": "bilinear"}
+    assert simple(32, raw=True, **published) == simple(32, raw=True)  # type: ignore[arg-type]
+
+
 def test_numpys_integers_are_integers() -> None:
     wanted = rand_augment(magnitude=5, num_magnitude_bins=11)
     given = rand_augment(magnitude=np.int64(5), num_magnitude_bins=np.int64(11))  # type: ignore[arg-type]

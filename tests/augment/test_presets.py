@@ -76,6 +76,7 @@ V0 = ["flip", "auto_augment_1", "auto_augment_2"]
         (timm_augment(), [*CROP, "flip", "rand_augment_1"], ["rand_augment_2"]),
         (timm_augment(config="augmix", order="crop_last"), [*CROP, "aug_mix"], ["random_crop", "flip"]),
         (timm_augment(config="3a"), [*CROP, "flip", "three_augment"], ["color_jitter"]),
+        (timm_augment(config="rand-n1-t3a"), [*CROP, "flip", "rand_augment_1"], ["color_jitter"]),
         (timm_augment(config="3a", color_jitter=0), [*CROP, "flip"], ["three_augment"]),
         (timm_augment(config="v0", color_jitter=0.3), [*CROP, *V0], ["color_jitter"]),
         (auto_augment(split="auto_augment_1"), [*CROP, "flip"], ["auto_augment_1", "auto_augment_2"]),

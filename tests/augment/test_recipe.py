@@ -245,6 +245,9 @@ def test_a_recipe_that_leaves_another_size_than_the_output_is_refused(stages, fo
         ({"dtype": "float64"}, "dtype must be 'float32', 'float16' or 'bfloat16', got 'float64': .* cast"),
         ({"mean": (0.5,)}, r"mean and std must be three numbers each, std positive, got \(0.5,\) and"),
         ({"std": (1, 1)}, r"got .* and \(1, 1\)"),
+        ({"mean": (0.5,) * 4}, r"three numbers each, std positive, got \(0.5, 0.5, 0.5, 0.5\) and"),
+        ({"mean": True}, "three numbers each, std positive, got True and"),
+        ({"std": (1, True, 1)}, r"std positive, got .* and \(1, True, 1\)"),
         ({"std": (1, 0, 1)}, r"got .* and \(1, 0, 1\)"),
         ({"std": (1, math.nan, 1)}, r"std positive, got .* and \(1, nan, 1\)"),
         ({"std": (1, 1, math.inf)}, r"std positive, got .* and \(1, 1, inf\)"),
@@ -640,7 +643,8 @@ def test_a_resize_that_leaves_too_little_for_a_crop_is_refused_when_the_recipe_i
     with pytest.raises(ConfigurationError, match=message):
         Recipe([Decode(), *stages], output, split=1)
     assert Recipe([Decode(), Resize(least), *stages[1:]], output, split=1).split == 1
-    assert Recipe([Decode(), stages[0], Resize((80, 80), name="again"), *stages[1:]], output, split=1).split == 1
+    for again in (Resize((80, 80), name="again"), RandomResizedCrop((80, 80))):
+        assert Recipe([Decode(), stages[0], again, *stages[1:]], output, split=1).split == 1
 
 
 def test_evaluate_resizes_to_no_less_than_it_crops():

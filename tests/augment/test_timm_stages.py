@@ -83,9 +83,20 @@ def test_a_second_stage_needs_its_first_before_it() -> None:
         Recipe([HorizontalFlip(), timm_auto_augment("v0")[0], second], Output(32), 0)
 
 
-@pytest.mark.parametrize("noise", [MagnitudeNoise(), MagnitudeNoise(3), MagnitudeNoise(uniform=True)])
+@pytest.mark.parametrize(
+    "noise",
+    [
+        MagnitudeNoise(),
+        MagnitudeNoise(3),
+        MagnitudeNoise(3, 8.5),
+        MagnitudeNoise(most=4),
+        MagnitudeNoise(uniform=True),
+        MagnitudeNoise(most=4, uniform=True),
+    ],
+)
 def test_magnitudes_that_count_as_equally_likely_are_those_that_are_drawn(noise: MagnitudeNoise) -> None:
     drawn = noise.draw(np.full(200_000, 9.0), np.random.default_rng(0).random((200_000, 2)))
+    assert drawn.max() <= noise.most
     assert noise.quantiles(9) == pytest.approx(np.quantile(drawn, (np.arange(QUANTILES) + 0.5) / QUANTILES), abs=0.05)
 
 

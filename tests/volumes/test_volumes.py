@@ -755,7 +755,10 @@ def test_a_stage_of_ones_own_may_crop_what_is_filled_at_every_split() -> None:
         lambda voxels: voxels.crop((1, 1), 2),
         lambda voxels: voxels.crop((0, 0, 0), (0, 1, 1)),
         lambda voxels: voxels.flip(-1),
+        lambda voxels: voxels.flip(3),
         lambda voxels: voxels.turn(1, (1, 1)),
+        lambda voxels: voxels.turn(1, (0, 3)),
+        lambda voxels: voxels.turn(1, (0, 1, 2)),
     ):
         with pytest.raises(ConfigurationError):
             wrong(Shown({"image": image, "mask": mask}))

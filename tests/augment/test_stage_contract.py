@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from nvidia.dali import fn
 
@@ -310,6 +312,21 @@ class TestCopyPaste(TestMosaic):
 )
 def test_the_ends_of_what_is_allowed_are_allowed(make: Any) -> None:
     assert make() == make()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in held() if kind is not Decode], ids=lambda kind: kind.__name__)
+def test_a_stage_goes_to_another_process_before_it_was_used_and_after(kind: type[Stage]) -> None:
+    for stage in held()[kind]:
+        taken = stage.num_uniforms + (0 if stage.follows is None else stage.follows.num_uniforms)
+        before = pickle.loads(pickle.dumps(stage))
+        sides, uniforms = np.full(3, 40), np.random.default_rng(0).random((3, taken))
+        if stage.refusal(sides, sides) is None:
+            drawn = stage.draw(uniforms, sides, sides)
+            for other in (before, pickle.loads(pickle.dumps(stage))):
+                assert other == stage
+                assert all(
+                    np.array_equal(drawn[name], rows) for name, rows in other.draw(uniforms, sides, sides).items()
+                )
 
 
 def test_every_stage_is_held_to_the_contract() -> None:

@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -246,6 +246,16 @@ class AdjustSharpness(OneOperation):
         return sharpness_weights(self.factor - 1).astype(np.float32)
 
 
+@lru_cache
+def _narrow_table(num_bins: int) -> BinnedTable:
+    return BinnedTable(OPERATIONS, num_bins)
+
+
+@lru_cache
+def _wide_table(num_bins: int) -> BinnedTable:
+    return BinnedTable(WIDE_OPERATIONS, num_bins)
+
+
 @dataclass(frozen=True)
 class RandAugmentLayer(OperationLayer):
     """A layer of RandAugment (Cubuk et al., 2019): one of 14 operations, uniformly; signed ones in either direction.
@@ -269,9 +279,9 @@ class RandAugmentLayer(OperationLayer):
         remedy = "lower it, or raise num_magnitude_bins"
         integer("magnitude", self.magnitude, 0, bins - 1, remedy)
 
-    @cached_property
+    @property
     def table(self) -> BinnedTable:
-        return BinnedTable(OPERATIONS, self.num_magnitude_bins)
+        return _narrow_table(self.num_magnitude_bins)
 
     @property
     def outcomes(self) -> NDArray[np.float64]:
@@ -305,9 +315,9 @@ class TrivialAugmentLayer(OperationLayer):
         super().__post_init__()
         integer("num_magnitude_bins", self.num_magnitude_bins, 2, None, "the paper has 31")
 
-    @cached_property
+    @property
     def table(self) -> BinnedTable:
-        return BinnedTable(WIDE_OPERATIONS, self.num_magnitude_bins)
+        return _wide_table(self.num_magnitude_bins)
 
     @property
     def outcomes(self) -> NDArray[np.float64]:

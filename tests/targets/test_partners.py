@@ -294,6 +294,14 @@ def test_masks_are_where_images_show_what_is_pasted_however_these_are_turned(tmp
     assert wrong < 0.03 * told
 
 
+@pytest.mark.parametrize("kind", [MixUp, CopyPaste])
+def test_what_is_not_done_is_an_outcome_and_all_else_too_many(kind: Any) -> None:
+    for probability, outcomes in ((0.0, [1.0]), (0.3, [0.7]), (1.0, [])):
+        stage = kind(probability=probability)
+        assert stage.outcomes.tolist() == outcomes
+        assert stage.random == (probability > 0)
+
+
 def test_shares_are_of_the_beta_distribution() -> None:
     rows = np.arange(1000)
     for alpha in (0.4, 1.0, 32.0):

@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from dalirefurb.augment.presets import rand_augment, simple
 from dalirefurb.cli import main
@@ -16,7 +17,7 @@ from dalirefurb.engine.stats import Stats
 from dalirefurb.planning.auto_assist import AutoAssist
 from dalirefurb.planning.refurbish import Refurbish, Standard
 from dalirefurb.reading.bad_samples import BadSamplePolicy
-from dalirefurb.source import Arrays
+from dalirefurb.source import Arrays, ImageFolder
 from tests.pictures import write_folder
 
 SIZE = 32
@@ -105,12 +106,14 @@ def test_an_assistant_is_told_every_samples_loss_and_chooses_by_it(monkeypatch):
 def test_the_loss_learned_from_is_the_mean_of_the_samples_losses():
     with trainer(epochs=1) as training:
         images, labels = torch.rand(5, 3, SIZE, SIZE), torch.tensor([0, 1, 0, 1, 1])
+        training._gradients(2 * images[:3], labels[:3])  # Of which nothing is left.
         losses, correct = training._gradients(images, labels)
         gradients = [weight.grad.clone() for weight in training._model.parameters()]
         training._model.zero_grad()
         logits = training._model(images)
         torch.nn.functional.cross_entropy(logits, labels).backward()
-        assert losses.shape == correct.shape == (5,)
+        assert losses.shape == (5,)
+        assert correct.tolist() == [bool(logit.argmax() == label) for logit, label in zip(logits, labels, strict=True)]
         assert losses.mean().item() == pytest.approx(torch.nn.functional.cross_entropy(logits, labels).item())
         for mine, weight in zip(gradients, training._model.parameters(), strict=True):
             assert torch.allclose(mine, weight.grad, rtol=1e-4, atol=1e-6)
@@ -131,11 +134,19 @@ def test_images_held_out_change_nothing_that_is_learned():
 
 
 def test_a_step_is_measured_on_a_whole_batch(monkeypatch):
+    """The median of nine, which take 64, 49, ..., 0 s."""
     with trainer(epochs=1) as training:
-        taken = []
-        monkeypatch.setattr(training, "_gradients", lambda images, labels: (taken.append(images.shape), (labels, 0))[1])
-        training.step_alone_s()
-    assert set(taken) == {(16, 3, SIZE, SIZE)}
+        taken, now = [], [0.0]
+
+        def step(images, labels):
+            taken.append(images.shape)
+            now[0] += (9 - len(taken)) ** 2
+            return labels, 0
+
+        monkeypatch.setattr(training, "_gradients", step)
+        monkeypatch.setattr("dalirefurb.demo.training.time.perf_counter", lambda: now[0])
+        assert training.step_alone_s() == 16
+    assert taken == [(16, 3, SIZE, SIZE)] * 9
 
 
 def test_any_seed_of_a_planner_will_do():
@@ -148,6 +159,82 @@ def test_measuring_a_step_changes_no_weight():
         before = [weight.clone() for weight in training._model.parameters()]
         assert training.step_alone_s() > 0
         assert all(map(torch.equal, before, training._model.parameters()))
+
+
+def test_a_batch_is_timed_from_the_end_of_the_one_before(monkeypatch):
+    """Of the third the step takes 5 s; each look at the clock a second."""
+    with trainer(epochs=1) as training:
+        now, steps = [0.0], []
+        usual = training._gradients
+
+        def gradients(*batch):
+            steps.append(batch)
+            now[0] += 5 * (len(steps) == 3)
+            return usual(*batch)
+
+        def clock():
+            now[0] += 1
+            return now[0]
+
+        monkeypatch.setattr(training, "_gradients", gradients)
+        monkeypatch.setattr("dalirefurb.demo.training.time", SimpleNamespace(perf_counter=clock))
+        assert training.epoch().batch_s.tolist() == [1, 1, 6, 1, 1]
+
+
+def test_the_learning_rate_rises_to_what_is_given_and_falls_to_nothing():
+    with trainer(epochs=4, learning_rate=0.5) as training:
+        rates, weights = [], training._optimizer
+        weights.register_step_pre_hook(lambda *_: rates.append(weights.param_groups[0]["lr"]))
+        for _ in range(4):
+            training.epoch()
+    highest = rates.index(max(rates))
+    assert len(rates) == 20
+    assert rates[highest] == pytest.approx(0.5, rel=0.01)
+    assert 2 <= highest <= 4  # after 15 % of the steps
+    assert rates[: highest + 1] == sorted(rates[: highest + 1])
+    assert rates[highest:] == sorted(rates[highest:], reverse=True)
+    assert rates[-1] < 0.01
+
+
+def test_images_held_out_are_decoded_once_and_judged_without_augmentation(tmp_path):
+    """By a network that takes an image for of the second class where its middle is bright."""
+
+    class Bright(torch.nn.Module):
+        def forward(self, images):
+            level = images[:, :, 15:17, 15:17].mean(dim=(1, 2, 3))
+            return torch.stack([-level, level], dim=1)
+
+    folder = tmp_path / "images"
+    for number, (label, level) in enumerate(((0, 20), (0, 30), (0, 220), (1, 240), (1, 250), (1, 230), (1, 210))):
+        (folder / str(label)).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (60, 40), (level,) * 3).save(folder / str(label) / f"{number}.png")
+    with trainer(epochs=1) as training:
+        training.hold_out(ImageFolder(folder))
+        training._model = Bright()
+        assert training.validation_accuracy() == 6 / 7  # all but the third
+        assert training.validation_accuracy() == 6 / 7
+        judged = training._validation.stats()
+    assert (judged.samples, judged.misses, judged.hits) == (14, 7, 7)
+
+
+@pytest.mark.parametrize(("size", "pooled"), [(32, 1), (111, 1), (112, 2), (224, 4)])
+def test_the_network_is_as_large_as_it_is_said_to_be(size, pooled):
+    network, shapes = SmallResNet(1000, size=size), []
+    assert network.layers[0].kernel_size == pooled
+    blocks = [layer for layer in network.layers if type(layer).__name__ == "_ResidualBlock"]
+    for block in blocks:
+        block.register_forward_hook(lambda _, given, made: shapes.append(made.shape[1:]))
+    network(torch.zeros(1, 3, size, size))
+    side = size // pooled // 4
+    half = (side + 1) // 2
+    assert shapes == [(16, side, side), (32, half, half), (64, (half + 1) // 2, (half + 1) // 2)]
+    weights = sum(each.numel() for each in SmallResNet(10, size=size).parameters())
+    assert round(weights, -3) == 78_000
+    # What a block adds is added to what it is given.
+    first = blocks[0].eval()
+    torch.nn.init.zeros_(first.body[-1].weight)
+    features = torch.rand(1, 16, 5, 5)
+    assert torch.equal(first(features), features)
 
 
 @pytest.mark.parametrize("size", [32, 33, 55, 64, 112, 224, 256])
@@ -180,7 +267,10 @@ def test_a_run_that_is_too_short_tells_no_speeds(epochs):
     batches = many(1.0) if epochs == 1 else {}
     runs = [TimedRun(name, epochs * [report(**batches, misses=10)]) for name in ("standard", "refurbished")]
     said = table(runs) + explanation(runs, step_ms=70, loading={})
-    assert "misses per epoch" in said
+    assert table(runs).splitlines()[0].split() == ["misses", "per", "epoch", "accuracy"]
+    told = "All of it works. So few batches do not tell how fast it is: for that pass more --images, more --epochs."
+    assert explanation(runs, step_ms=70, loading={}).replace("\n", " ").startswith(f"{told} Accuracy is that of ")
+    assert said.endswith("a few points mean little at this size.")
     for word in ("speed-up", "images/s", "ms"):
         assert word not in said
     learned = [report(misses=10, accuracy=share) for share in (0.25, 0.75)]
@@ -202,9 +292,11 @@ def test_a_run_is_timed_by_medians_without_what_was_made_ahead():
         {"batch_s": (0.1, *50 * (1.0,)), "rows": 51 * (10,)},
         {"batch_s": (*40 * (1.0,), *11 * (9.0,)), "rows": 51 * (10,)},
     )
-    run = TimedRun("it", [report(**many(99.0)), report(**ahead), report(**ahead), report(**slow)], made_ahead=1)
-    assert run.images_per_s == pytest.approx(10)
+    reports = [report(**many(99.0)), report(**ahead, misses=3), report(**slow, misses=8), report(**slow, misses=4)]
+    run = TimedRun("it", reports, made_ahead=1)
+    assert run.images_per_s == pytest.approx(500 / (39 + 11 * 9))
     assert run.batch_ms == 1000
+    assert run.misses == 4
 
 
 def test_the_explanation_says_why_training_gains_less_than_loading():
@@ -215,6 +307,7 @@ def test_the_explanation_says_why_training_gains_less_than_loading():
     said = " ".join(explanation(runs, step_ms=70, loading=loading).split())
     assert "Training gains 2.00 times where loading alone gains 2.50: no cache shortens the network's own step" in said
     assert "7% of standard's time (70 of 1000 ms per batch)" in said
+    assert "per batch). Accuracy is that of the last epoch's" in said
 
 
 class Learning(ExitStack):
@@ -226,7 +319,10 @@ class Learning(ExitStack):
         super().__init__()
         self.made.append((source, recipe, planner, arguments))
         self.store = SimpleNamespace(nbytes=12_000_000)
-        self.loader = SimpleNamespace(diagnose=lambda: "all is well", bad_samples=list)
+        told = SimpleNamespace(candidates=120, accepted=90, saved=0.25, accuracy=0.8)
+        self.loader = SimpleNamespace(
+            diagnose=lambda: "it waited: pass reuse_factor=5", bad_samples=list, assistant_report=lambda: told
+        )
 
     def hold_out(self, source, **arguments):
         self.made.append((source, arguments))
@@ -240,10 +336,18 @@ class Learning(ExitStack):
         return EpochReport(epoch=4, rows=rows, batch_s=batch_s, stats=stats, loss=1.5, accuracy=0.75)
 
 
-def test_train_prints_what_its_columns_say_and_trains_with_what_is_given(tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def learning(monkeypatch):
+    """What `Learning` is given; and how often cores are shared out to it."""
+    shared = []
     monkeypatch.setattr("dalirefurb.demo.training.Trainer", Learning)
-    monkeypatch.setattr("dalirefurb.demo.commands._share_cores", lambda: None)
+    monkeypatch.setattr("dalirefurb.demo.commands._share_cores", lambda: shared.append(1))
     monkeypatch.setattr(Learning, "made", [])
+    yield Learning.made
+    assert shared == [1]
+
+
+def test_train_prints_what_its_columns_say_and_trains_with_what_is_given(tmp_path, capsys, learning):
     folder = write_folder(tmp_path, num_samples=48)
     augmentation = ["--size", "32", "--layers", "3", "--magnitude", "5", "--order", "crop_last"]
     training = [
@@ -258,18 +362,52 @@ def test_train_prints_what_its_columns_say_and_trains_with_what_is_given(tmp_pat
         "--max-pixels",
         "99999",
     ]
-    assert main(["train", str(folder), *augmentation, *training, "--on-bad-sample", "replace"]) == 0
-    (source, recipe, planner, given), (held_out, validated) = Learning.made
+    assert (
+        main(["train", str(folder), *augmentation, *training, "--on-bad-sample", "replace", "--kernels", "dali"]) == 0
+    )
+    (source, recipe, planner, given), (held_out, validated) = learning
     assert (len(source), len(held_out), planner.batch_size, planner.seed) == (36, 12, 36, 7)
     assert recipe == rand_augment(32, layers=3, magnitude=5, order="crop_last")
     policy = BadSamplePolicy("replace", max_pixels=99_999)
-    assert given == {"epochs": 1, "learning_rate": 0.5, "kernels": None, "bad_samples": policy}
-    assert validated == {"kernels": None, "bad_samples": policy}
-    head, kept, _, _, row, *_ = capsys.readouterr().out.splitlines()
+    assert given == {"epochs": 1, "learning_rate": 0.5, "kernels": "dali", "bad_samples": policy}
+    assert validated == {"kernels": "dali", "bad_samples": policy}
+    head, kept, _, columns, row, *_, diagnosis, _, bad = capsys.readouterr().out.splitlines()
     assert head == "48 images in 3 classes, 12 of them to judge by; 1 batches of 36 an epoch"
     assert "(12 MB); fresh: " in kept
     # 1000 images in 12 s; a quarter of the time it waited.
     assert row.split() == ["4", "83", "700", "300", "25%", "250.0", "600.0", "1.500", "75.0%", "12.5%"]
+    assert columns == f"{COLUMNS}  (validation)"
+    assert len(row) == len(columns)
+    assert (diagnosis, bad) == ("it waited: pass --reuse-factor 5", "no bad images")
+
+
+COLUMNS = "epoch  images/s     hits   misses  waiting  ms/batch: median    95 %    loss  accuracy (training)"
+
+
+@pytest.mark.filterwarnings("default")
+def test_of_a_training_by_losses_it_is_told_what_that_left_out(tmp_path, capsys, learning):
+    folder = write_folder(tmp_path, num_samples=5, classes=1)
+    for name in ("a.txt", "b.txt"):
+        (folder / "class_0" / name).touch()
+    assert main(["train", str(folder), "--size", "32", "--epochs", "1", "--technique", "autoassist"]) == 0
+    assert len(learning) == 1  # None are held out.
+    head, _, _, columns, row, *_, told = capsys.readouterr().out.splitlines()
+    assert head.startswith("5 images in 1 class (2 other files ignored), none of them to judge by (see --val-share); ")
+    assert (columns, len(row.split())) == (COLUMNS, 9)
+    assert told == "of 120 samples considered 90 were trained on, 25% saved; the Assistant judges 80% rightly"
+
+
+@pytest.mark.parametrize(
+    ("split", "nbytes", "said"),
+    [
+        (0, 7_600_000, "cached: files, as they were read (8 MB); fresh: decode > random_resized_crop > flip"),
+        (2, 7_600_000, "cached: decode > random_resized_crop (8 MB); fresh: flip"),
+        (3, 7_600_000, "cached: decode > random_resized_crop > flip (8 MB); fresh: nothing"),
+        (3, 0, "nothing is cached, all is fresh: decode > random_resized_crop > flip"),
+    ],
+)
+def test_what_is_cached_and_what_is_fresh_is_said(split, nbytes, said):
+    assert commands._stages(simple(32, split=split), nbytes) == said
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from dalirefurb.cli import main
 from dalirefurb.doctor import Finding, examine, findings
 from dalirefurb.errors import ConfigurationError
+from dalirefurb.system.resources import amount
 from tests.pictures import picture, write_folder
 
 GB = 1 << 20
@@ -64,6 +65,34 @@ def test_what_fits_together_is_good(installed: dict[str, str], root: Path) -> No
     assert [finding.state for finding in found] == ["good", "good"]
     assert "nvidia-dali-cuda120 2.4.0" in found[0].said
     assert found[1].said == "driver 570, for CUDA 12 and older"
+    built = {"nvidia-dali-cuda120": 12, "cupy-cuda12x": 12, "torch": 12}
+    assert found[1].values == built | {"driver": "570"}
+    installed.pop("cupy-cuda12x")
+    _, missing = findings.cuda(root)
+    assert (missing.state, missing.said) == ("note", "CuPy is not installed")
+    assert missing.remedy.startswith("for a DeviceStore: ")
+
+
+def test_versions_of_all_that_counts_are_told(installed: dict[str, str]) -> None:
+    others = {"cupy": "14.0.0", "pillow": "12.0", "matplotlib": "3.10", "zstandard": "0.25"}
+    installed.update(others | {"scipy": "1.16", "nvidia-dali-cuda130": "2.4.0"})
+    first, *_ = findings.versions()
+    *known, _, _, _, _ = first.values
+    assert known == ["python", "nvidia-dali-cuda120", "nvidia-dali-cuda130", "torch", "numpy", "numba"]
+    assert first.values.items() >= others.items()
+    told = ", numba 0.68.1, cupy 14.0.0, pillow 12.0, matplotlib 3.10, zstandard 0.25; "
+    assert f"torch 2.11.0+cu130, numpy 2.1.0{told}" in first.said
+    assert "scipy" not in first.said
+
+
+def test_without_numba_a_loader_is_slower_and_no_kernels_are_looked_for(
+    installed: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(findings.importlib.util, "find_spec", lambda name: None)
+    (finding,) = of("kernels", findings.versions())
+    assert (finding.state, finding.said) == ("slow", "Numba is not installed, so DALI's operators do everything")
+    assert finding.remedy.startswith("pip install numba")
+    assert [*findings.kernels()] == []
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
@@ -213,6 +242,9 @@ def test_it_is_told_whether_kernels_are_compiled_and_kept(
     found = [*findings.kernels()]
     assert [finding.state for finding in found] == states
     assert found[0].said.startswith(said)
+    assert found[0].values == {"folder": None if folder is None else "/k", "kept": kept}
+    monkeypatch.delenv("NUMBA_DISABLE_JIT")
+    assert [finding.state for finding in findings.kernels()] == states
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
     monkeypatch.setattr(findings.sys, "gettrace", lambda: len)
     assert [finding.state for finding in findings.kernels()] == [*states, "wrong", "note"]
@@ -283,6 +315,8 @@ def test_what_limits_the_cores_is_told(usable: int, affinity: int, said: str, mo
     monkeypatch.setattr(findings.os, "sched_getaffinity", lambda _: set(range(affinity)))
     (finding,) = findings.cores()
     assert said in finding.said
+    assert finding.values == {"usable_cores": usable, "cores": 8, "affinity_cores": affinity}
+    assert (finding.state, bool(finding.remedy)) == (("note", True) if usable < 8 else ("good", False))
 
 
 @pytest.mark.parametrize(("cores", "state"), [(1, "slow"), (2, "good")])
@@ -315,6 +349,7 @@ def test_swapping_is_told(root: Path) -> None:
     (root / "proc/meminfo").write_text(f"MemAvailable: {9 * GB} kB\nSwapTotal: {8 * GB} kB\nSwapFree: {3 * GB} kB\n")
     _, finding = findings.memory(root)
     assert (finding.state, finding.said) == ("slow", "5.37 GB are swapped out")
+    assert finding.values == {"swapped_bytes": 5 * GB * 1024}
     (root / "proc/meminfo").write_text(f"MemAvailable: {9 * GB} kB\nSwapTotal: {8 * GB} kB\nSwapFree: {7 * GB} kB\n")
     assert len([*findings.memory(root)]) == 1
 
@@ -401,6 +436,11 @@ def test_speeds_are_bytes_a_second_of_a_file_that_is_dropped_from_the_page_cache
     assert written == pytest.approx((4 << 20) / 0.1)
     assert read == [pytest.approx((4 << 20) / 0.2)] * 2  # The end of the file is found at another look.
     assert dropped == [findings.os.POSIX_FADV_DONTNEED]
+    # However much room there is, a quarter of a GB at most.
+    monkeypatch.setattr(findings.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 40))
+    monkeypatch.setattr(findings.time, "perf_counter", lambda: next(clock) / 1e6)
+    monkeypatch.setattr(findings, "_MOST_BYTES", 12 << 20)
+    assert findings.disk_speeds(tmp_path)[0] == pytest.approx((12 << 20) / 3e-6)
 
 
 def test_a_file_is_looked_for_in_the_page_cache_at_its_beginning_middle_and_end(
@@ -413,6 +453,8 @@ def test_a_file_is_looked_for_in_the_page_cache_at_its_beginning_middle_and_end(
     held[5000] = None
     assert findings._cached_share(tmp_path / "a") == 0.5
     held.update({0: None, 9999: None})
+    assert findings._cached_share(tmp_path / "a") is None
+    (tmp_path / "a").write_bytes(b"")
     assert findings._cached_share(tmp_path / "a") is None
 
 
@@ -452,6 +494,15 @@ def test_of_a_data_set_half_of_which_is_in_the_page_cache_that_is_told_and_what_
     nbytes = sum(path.stat().st_size for path in read)
     assert len(read) == 2
     assert measured.values == {"files_per_s": 1, "read_bytes_per_s": round(nbytes / 2)}
+    assert measured.said == f"one thread reads 1 files/s from its disk, {amount(nbytes / 2)}/s"
+
+
+def test_of_a_folder_without_images_it_is_said_what_images_are(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "folder.jpg").mkdir()
+    (finding,) = findings.data_set(tmp_path)
+    assert (finding.state, finding.said) == ("note", f"{tmp_path} holds no images")
+    assert finding.remedy.startswith("pass the folder of a data set; images end with .avif, .bmp, ")
 
 
 def test_of_a_large_data_set_files_from_all_of_its_first_ones_are_decoded(
@@ -459,13 +510,20 @@ def test_of_a_large_data_set_files_from_all_of_its_first_ones_are_decoded(
 ) -> None:
     looked_at: list[list[Path]] = []
     for number in range(230):
-        (tmp_path / f"{number}.jpg").touch()
+        (tmp_path / f"{number}.jpg").write_bytes(b"it")
     monkeypatch.setattr(findings, "_kinds", lambda files: looked_at.append(files) or ())
     monkeypatch.setattr(findings, "_cached_share", lambda _: 1.0)
     (finding,) = findings.data_set(tmp_path)
     assert finding.said.startswith("100% of 200 of its files")
     order = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert looked_at == [order[:200:4]]
+    # Of those that lie on the disk fifty are read.
+    read: list[Path] = []
+    monkeypatch.setattr(findings, "_cached_share", lambda _: 0.0)
+    monkeypatch.setattr(findings, "_LONGEST_S", 600.0)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: (read.append(path), b"it")[1])
+    assert len([*findings.data_set(tmp_path)]) == 2
+    assert read == order[:50]
 
 
 def test_a_data_set_that_is_read_slowly_is_not_read_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -577,8 +635,10 @@ def test_all_examinations_end_at_one_time(tmp_path: Path, monkeypatch: pytest.Mo
     ends: dict[str, float] = {}
     monkeypatch.setattr("dalirefurb.doctor._found_until", lambda end, topic, _: ends.update({topic: end}) or ())
     assert [*examine(tmp_path)] == []
-    assert len(ends) == 9
-    assert "data set" in ends
+    assert [*ends] == [
+        *("packages", "CUDA", "kernels", "cores", "other processes", "memory", "shared memory", "temporary folder"),
+        "data set",
+    ]
     assert len({*ends.values()}) == 1
 
 

@@ -103,6 +103,10 @@ REFUSED = [
     ("show FOLDER --size 99999", "--size must be an int of at most 20000, got 99999"),
     ("show FOLDER --operations --size 99999", "--size must be an int of at most 20000, got 99999"),
     ("show FOLDER --operations --preset simple", "must have operations of varying magnitude, but simple has none"),
+    ("show FOLDER --operations --preset timm_augment", "vary from image to image: pass --preset stages, where it is"),
+    ("show FOLDER --preset stages", "--preset stages is for --operations, got it without: add --operations"),
+    ("show --coco FILE", "--coco is for images of yours, got FILE without them: name FOLDER"),
+    ("show --yolo DIR", "--yolo is for images of yours, got DIR without them: name FOLDER"),
     ("show FOLDER --reuse-factor 99999999999999999999", "--reuse-factor must be an int of at most 1000"),
     ("show FOLDER --num-samples 9", "--num-samples is for --plan, got 9 without it; add --plan"),
     ("show FOLDER --out missing/a.png", "writing missing/a.png fails: No such file or directory"),
@@ -225,14 +229,21 @@ def test_a_lag_that_is_too_short_is_refused_in_options(photographs, capsys):
 
 
 @pytest.mark.parametrize("text", ["", "a\0b"])
-@pytest.mark.parametrize("command", [["train"], ["show"], ["cache", "purge"], ["demo", "--out"], ["demo", "--folder"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("train", "train x --quarantine", "show", "show --out", "show --masks", "show --coco", "show --yolo"),
+        *("cache inspect", "cache verify", "cache purge", "demo --out", "demo --folder", "doctor", "keep", "keep x"),
+        *("tune", "tune --disk", "tune --json", "tune --picture", "tune --costs", "tune --machine"),
+    ],
+)
 def test_a_path_that_no_file_can_have_is_one_line(capsys, command, text):
-    status, line = error_of(capsys, *command, text)
+    status, line = error_of(capsys, *command.split(), text)
     assert status == 2
     assert f"must be a path, got {text!r}; see dalirefurb" in line
 
 
-@pytest.mark.parametrize("command", [["train", "missing"], ["demo", "--quick"]])
+@pytest.mark.parametrize("command", [["train", "missing"], ["demo", "--quick"], ["tune", "missing"]])
 def test_one_process_of_several_is_refused_before_its_folder_is_looked_at(monkeypatch, capsys, command):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -680,7 +691,11 @@ def test_an_interrupt_that_a_library_would_drop_while_it_is_imported_ends_the_co
             "there must be enough memory, but it is used up (Unable to allocate 7",
         ),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "there must be enough memory, but"),
+        (MemoryError(), "it is used up (no more can be had); ask for less"),
         (OSError(errno.EIO, os.strerror(errno.EIO), "a\n\x1b.jpg"), r"a\n\x1b.jpg: Input/output error; see to it"),
+        (OSError(errno.EIO, os.strerror(errno.EIO), b"a\xff.jpg"), r"error: a\udcff.jpg: Input/output error; see to"),
+        (OSError(errno.EIO, os.strerror(errno.EIO), 7), "error: Input/output error; see to it, and start again"),
+        (OSError("all\ngone"), "error: all gone; see to it, and start again"),
     ],
 )
 def test_what_the_machine_lacks_is_one_line(monkeypatch, tmp_path, capsys, error, said):
@@ -725,6 +740,9 @@ def test_what_is_unforeseen_is_one_line_that_says_where_its_traceback_is(monkeyp
     kept = Path(re.search(r"with its traceback in (\S+)$", line)[1]).read_text()
     assert kept.startswith("Traceback (most recent call last):")
     assert "in _show_plan" in kept
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    status, line = error_of(capsys, *PLAN, "--out", tmp_path / "plan.png")
+    assert (status, "please report it (its traceback could not be kept: [Errno 2] No such file" in line) == (1, True)
 
 
 def raising(error):

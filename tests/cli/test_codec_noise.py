@@ -1,5 +1,7 @@
 """A command that was ended: the process that keeps codec noise ends, and it is an interrupt."""
 
+import errno
+import io
 import os
 import signal
 import subprocess
@@ -58,6 +60,54 @@ def test_a_line_is_looked_at_once_it_is_whole(
     assert os.read(result, 1000) == copied
     os.close(result)
     os.close(reading)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\x1b[33mcolours\x1b[0m",
+        *(f"[{level}:0@1.234] global loadsave.cpp:2" for level in ("ERROR", " WARN", " INFO", "FATAL")),
+        *("libpng error: bad", "libpng warning: bad"),
+        *(
+            "Corrupt JPEG data: 3 extraneous bytes",
+            "Premature end of JPEG file",
+            "Warning: unknown JFIF revision number",
+        ),
+        *("Unknown Adobe color transform code 7", "Invalid SOS parameters for sequential JPEG"),
+        "Inconsistent progression sequence in JPEG data",
+        *(f"{name}: bad" for name in ("TIFFReadDirectory", "_TIFFVSetField", "LZWDecode", "Fax4Decode", "ZIPDecode")),
+        *(f"{name}: bad" for name in ("PixarLogDecode", "LogLuvDecode24", "LERCDecode", "ZSTDDecode", "WebPDecode")),
+        *(f"{name}: bad" for name in ("JPEGLib", "OJPEGSubsamplingCorrect", "PackBitsDecode", "ThunderDecode")),
+        *(f"{name}: bad" for name in ("NeXTDecode", "DumpModeDecode", "JBIGDecode", "LZMADecode")),
+    ],
+)
+def test_a_line_of_any_codec_is_kept_back(line: str) -> None:
+    (reading, writing), (result, target) = os.pipe(), os.pipe()
+    os.write(writing, f"{line}\n".encode() + codec_noise._DONE)
+    os.close(writing)
+    codec_noise.keep_noise(reading, target)
+    os.close(target)
+    assert os.read(result, 1000) == b""
+    os.close(result)
+    os.close(reading)
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_noise_is_borne_where_there_can_be_no_other_process_and_signals_are_as_they_were(
+    started: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EAGAIN, "no more processes")
+
+    if not started:
+        monkeypatch.setattr(subprocess, "Popen", fail)
+    monkeypatch.delenv("OPENCV_LOG_LEVEL", raising=False)
+    before, done = signal.pthread_sigmask(signal.SIG_BLOCK, ()), []
+    with without_codec_noise():
+        done.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        assert os.environ["OPENCV_LOG_LEVEL"] == "SILENT"
+    assert done == [before]
+    assert not any(map(codec_noise._is_2, (io.StringIO(), Namespace())))  # As where a notebook takes what is written.
 
 
 @pytest.mark.parametrize(("done", "copied"), [(True, b""), (False, b"..." + b"free(): invalid pointer\n")])

@@ -1,6 +1,8 @@
 """What options mean where they are given and where they are not, and what the command line says of its work."""
 
+import io
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -13,13 +15,15 @@ from types import SimpleNamespace
 import pytest
 from matplotlib.figure import Figure
 
-from dalirefurb.augment.presets import rand_augment
-from dalirefurb.cli import limits, main, terminal
+from dalirefurb.augment.presets import auto_augment, evaluate, rand_augment, simple, timm_augment, trivial_augment
+from dalirefurb.augment.published import yolo
+from dalirefurb.cli import limits, main, outcome, terminal
 from dalirefurb.cli.arguments import parser
-from dalirefurb.cli.show import _check_heeded, draw_all
+from dalirefurb.cli.show import PRESETS, _check_heeded, draw_all
 from dalirefurb.cli.techniques import OPTIONS, TECHNIQUES, Number, choose
-from dalirefurb.errors import LoaderError
-from dalirefurb.planning.refurbish import Refurbish
+from dalirefurb.errors import ConfigurationError, LoaderError
+from dalirefurb.planning.echo import Echo
+from dalirefurb.planning.refurbish import Refurbish, Standard
 from tests.one_line import error_of
 
 OF_TECHNIQUES = {
@@ -72,6 +76,125 @@ def test_a_number_may_be_the_least_and_the_most():
     assert [Number(int, 1, 5)(text) for text in ("1", "5")] == [1, 5]
     given = parser().parse_args(["train", "photos", "--lag", "100000", "--learning-rate", "1000", "--val-share", "0.9"])
     assert (given.lag, given.learning_rate, given.val_share) == (100_000, 1000, 0.9)
+
+
+def test_each_number_of_a_technique_has_its_limits():
+    limits = {name: (number.kind, number.least, number.most) for name, (number, _) in OPTIONS.items()}
+    assert limits == {
+        "reuse_factor": (int, 1, 1000),
+        "echoing_factor": (float, 1, 1000),
+        "buffer_size": (int, 0, math.inf),
+        "num_cache_objects": (int, 1, math.inf),
+        "replace_percent": (float, 0, 1),
+        "lag": (int, 1, 100_000),
+        "remove_layers": (int, 1, math.inf),
+    }
+
+
+LIMITS = {
+    "size": {"train": (32, 20_000), "show": (1, 20_000), "demo": (32, 20_000), "tune": (1, 20_000)},
+    "batch_size": dict.fromkeys(("train", "show", "demo", "tune"), (1, math.inf)),
+    "epochs": dict.fromkeys(("train", "show", "demo", "tune"), (1, 10**9)),
+    "seed": {"train": (-math.inf, math.inf), "show": (-math.inf, math.inf), "demo": (0, math.inf)},
+    "layers": {"train": (1, 100)},
+    "magnitude": {"train": (-math.inf, math.inf)},  # which the preset refuses
+    "val_share": {"train": (0, 0.9)},
+    "max_pixels": {"train": (1, math.inf)},
+    "num_samples": {"show": (1, 10**15)},
+    "images": {"demo": (8, 10**15)},
+    "step_ms": {"tune": (0.001, 1e9)},
+    "min_kept": {"tune": (0, 1)},
+    "limit": {"tune": (1, 86_400)},
+}
+CHOICES = {
+    "technique": dict.fromkeys(("train", "show"), OF_TECHNIQUES),
+    "order": dict.fromkeys(("train", "show"), ("paper", "crop_last")),
+    "on_bad_sample": {"train": ("raise", "replace")},
+    "kernels": {"train": ("numba", "dali")},
+    "preset": {"show": (*PRESETS, "stages"), "tune": ("rand_augment", "auto_augment", "trivial_augment")},
+    "form": {"keep": ("decoded", "planes", "encoded")},
+}
+
+
+def test_each_option_of_each_command_has_its_limits_and_its_choices():
+    commands = next(action for action in parser()._actions if isinstance(action.choices, dict)).choices
+    limits, choices = {}, {}
+    for command, made in commands.items():
+        for action in made._actions:
+            if isinstance(action.type, Number) and action.dest not in OPTIONS:
+                limits.setdefault(action.dest, {})[command] = (action.type.least, action.type.most)
+            elif action.choices and command != "cache":
+                choices.setdefault(action.dest, {})[command] = tuple(action.choices)
+    assert limits == LIMITS
+    assert choices == {name: {of: tuple(each) for of, each in them.items()} for name, them in CHOICES.items()}
+
+
+def test_each_preset_is_the_one_of_its_name():
+    policies = {f"auto_augment_{name}": auto_augment(32, policy=name) for name in ("cifar10", "svhn")}
+    others = (rand_augment, auto_augment, trivial_augment, timm_augment, simple, evaluate, yolo)
+    assert {name: preset(32) for name, preset in PRESETS.items()} == policies | {
+        preset.__name__: preset(32) for preset in others
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [("standard", 4), ("echo", 1), ("batch_echo", 1), ("smartcache", 1), ("simplified", 3), ("frozen", 4)],
+)
+def test_a_technique_splits_where_it_is_best_or_where_it_is_told(name, split):
+    technique, preset = choose(name, Namespace(**dict.fromkeys(OPTIONS))), rand_augment(32, split=4)
+    recipe = technique.recipe(preset, None)
+    assert recipe.split == split
+    assert len(recipe.stages) == (4 if name == "simplified" else 5)
+    for given, wanted in (("end", len(recipe.stages)), (0, 0), (2, 2), ("flip", 2)):
+        assert technique.recipe(preset, given).split == wanted
+
+
+HEEDED = {
+    "": ["folder", "out", "preset", "size", "order", "split", "masks", "coco", "yolo", "seed", "reuse_factor"],
+    "operations": ["folder", "out", "preset", "size"],
+    "plan": ["folder", "out", "num_samples", "batch_size", "epochs", "technique", "seed", *OPTIONS],
+    "bandwidth": ["preset", "size", "order", "split", "batch_size", "seed"],
+}
+
+
+@pytest.mark.parametrize("mode", HEEDED)
+def test_what_a_picture_does_not_heed_is_refused(mode):
+    names = {name for heeded in HEEDED.values() for name in heeded}
+    assert names <= vars(parser().parse_args(["show"])).keys()
+    for name in names:
+        options = parser().parse_args(["show"])
+        options.operations, options.plan = mode == "operations", mode in ("plan", "bandwidth")
+        options.bandwidth = "1TB" if mode == "bandwidth" else None
+        setattr(options, name, 0)  # Whatever is given: 0 is not none.
+        with nullcontext() if name in HEEDED[mode] else pytest.raises(ConfigurationError, match="got 0"):
+            _check_heeded(options)
+            assert getattr(options, name) == 0
+
+
+@pytest.mark.parametrize(("mode", "name"), [([], "show"), (["--operations"], "operations"), (["--plan"], "plan")])
+def test_a_picture_that_is_not_named_is_in_the_present_folder(mode, name, monkeypatch, capsys):
+    def refuse(path):
+        raise ConfigurationError(f"{path} is not written")
+
+    monkeypatch.setattr("dalirefurb.cli.show.check_writable", refuse)
+    assert error_of(capsys, "show", *mode) == (2, f"dalirefurb: error: {name}.png is not written")
+
+
+def test_a_plan_is_of_the_technique_and_the_numbers_that_are_given(monkeypatch, tmp_path, capsys):
+    drawn = []
+
+    def history(planner, epochs):
+        drawn.extend([planner, epochs])
+
+    monkeypatch.setattr("dalirefurb.show.plots.history", history)
+    monkeypatch.setattr("dalirefurb.show.plots.history_plot", lambda _, title: drawn.append(title) or Figure())
+    numbers = ["--num-samples", "90", "--batch-size", "9", "--seed", "4", "--epochs", "3"]
+    technique = ["--technique", "echo", "--echoing-factor", "1.5", "--buffer-size", "0"]
+    assert main(["show", "--plan", *numbers, *technique, "--out", str(tmp_path / "a.png")]) == 0
+    planner = Echo(Standard(90, batch_size=9, seed=4), echoing_factor=1.5, buffer_size=0)
+    assert drawn == [planner, 3, "echo, echoing factor 1.5, buffer size 0"]
+    capsys.readouterr()
 
 
 def planner_of(name, num_samples=96, batch_size=16, seed=5, **given):
@@ -133,6 +256,28 @@ def test_any_process_of_several_is_refused(rank, monkeypatch, capsys):
     assert (status, f"it is rank {rank} of 2" in line) == (2, True)
 
 
+def test_one_process_that_a_launcher_started_is_alone(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert "missing is none: No such file or directory" in error_of(capsys, "train", "missing")[1]
+
+
+def test_photographs_that_are_missing_are_named(monkeypatch, tmp_path, capsys):
+    """As where a package is made smaller than it is."""
+    (tmp_path / "data").mkdir()
+    for name in limits._PHOTOGRAPHS[1:-1]:
+        (tmp_path / "data" / name).touch()
+    usual = limits.importlib.util.find_spec
+
+    def found(name):
+        return SimpleNamespace(origin=str(tmp_path / "__init__.py")) if name == "skimage" else usual(name)
+
+    monkeypatch.setattr(limits.importlib.util, "find_spec", found)
+    status, line = error_of(capsys, "show", "--out", tmp_path / "a.png")
+    assert status == 2
+    assert f"but astronaut.png, rocket.jpg cannot be found in {tmp_path / 'data'}; pip install" in line
+
+
 def test_a_loader_that_fails_is_no_fault_of_what_was_given(monkeypatch, tmp_path, capsys):
     def fail(*_):
         raise LoaderError("a thread died")
@@ -170,6 +315,43 @@ def test_a_signal_during_an_import_is_answered_after_it(monkeypatch):
     finally:
         signal.signal(signal.SIGUSR1, usual)
     assert done == ["imported"]
+
+
+def test_another_thread_than_the_main_one_imports_as_usual():
+    """As where a notebook's server calls a command: only the main one can choose how signals are answered."""
+    done, before = [], signal.getsignal(signal.SIGINT)
+
+    def work():
+        with terminal.importing():
+            done.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [before]
+
+
+def test_what_a_stream_cannot_encode_is_written_with_escapes():
+    written = io.BytesIO()
+    with io.TextIOWrapper(written, encoding="ascii") as stream:
+        terminal._write(stream, "caf\xe9 \u2192")
+        assert written.getvalue() == b"caf\\xe9 \\u2192\n"
+
+
+def test_what_the_library_logs_of_itself_names_it_once(capsys, monkeypatch):
+    log = logging.getLogger("dalirefurb.kernels")
+
+    def command(_):
+        log.warning("dalirefurb compiles %s", "kernels\x1b")
+        log.warning("3 of 4 are\nleft out: pass batch_size=4")
+
+    made = Namespace(parse_args=lambda arguments: Namespace(command=command, batch_size=None))
+    monkeypatch.setattr(outcome, "parser", lambda: made)
+    assert outcome.run([]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        r"dalirefurb: warning: compiles kernels\x1b",
+        "dalirefurb: warning: 3 of 4 are left out: pass --batch-size 4",
+    ]
 
 
 def test_lines_of_progress_come_half_a_minute_apart_at_most(monkeypatch, caplog):
@@ -224,6 +406,9 @@ def test_a_keep_is_said_to_have_what_it_has_in_its_form(monkeypatch, tmp_path, c
     assert main(["cache", "inspect", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"keep         {tmp_path}, 2.00 MB\nkept         3 of 4,000 samples, decode > resize\n")
+    identity["form"] = "encoded"
+    assert main(["cache", "inspect", str(tmp_path)]) == 0
+    assert "3 of 4,000 samples, encoded\nidentity\n" in capsys.readouterr().out
     monkeypatch.setattr("dalirefurb.cli.maintenance.keeping.verify", lambda _: (1234, [7, 9]))
     assert main(["cache", "verify", str(tmp_path)]) == 1
     assert "1,234 intact, 2 damaged, the first is sample 7. Nothing damaged is served" in capsys.readouterr().out

@@ -53,7 +53,9 @@ def test_room_is_as_the_command_line_says(photos: Path, tmp_path: Path, capsys: 
     found = upkeep.inspect(tmp_path / "keep")
     assert 0 < found.kept < COUNT
     assert found.nbytes <= 6_000
-    assert f"has {found.kept} of 7 samples" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"has {found.kept} of 7 samples" in said
+    assert said.endswith(f"{str(tmp_path / 'keep')!r}, form='encoded')\n")
     assert main(["keep", str(photos), str(tmp_path / "other"), "--size", "much"]) == 2
 
 

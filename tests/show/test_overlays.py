@@ -162,6 +162,15 @@ def test_names_of_classes_have_a_place_each_beside_others_or_in_a_line_below(tmp
     assert heading.get_position()[1] > max(lines)
 
 
+def test_forty_classes_are_named_at_most() -> None:
+    source = Annotated(FileList(["a.png"], [0]), {"labels": Objects([[*range(50, 0, -1)]])})
+    source.categories = {2: "dog"}
+    targets = {"labels": np.arange(50, 0, -1)}
+    placed = sheets._classes([Pictures(0, np.zeros((1, 1, 3), np.uint8), [], targets)], source, 700)
+    assert [name for _, _, name, _ in placed] == ["class 1", "dog", *(f"class {number}" for number in range(3, 41))]
+    assert [colour for _, _, _, colour in placed] == [*COLOURS[1:], *COLOURS, COLOURS[0]]
+
+
 def test_a_stage_that_says_no_place_is_refused_by_name(tmp_path: Path) -> None:
     recipe = Recipe([Decode(), RandomResizedCrop(SIZE), AugMix()], Output(SIZE), 2)
     with pytest.raises(ConfigurationError, match="every stage must say what moves where, but 'aug_mix' does not"):
@@ -305,6 +314,22 @@ def test_each_picture_has_on_it_what_is_its_own(monkeypatch: pytest.MonkeyPatch)
     versions = [[(f"cached {number}", 30), (f"use {number}.1", 40), (f"use {number}.2", 50)] for number in (1, 2)]
     assert drawn == [("original", 60), *versions[0], *versions[1]]
     assert outlined == [30, 11, 12, 30, 21, 22]
+    # From the original to what is cached of each version, and from there to what is made of it.
+    original, partial, final = sheets._columns(evaluate(SIZE), 2)
+    tops = [10 + number * sheets._VERSION for number in (0, 1)]
+    middle = sheets.CELL // 2 + sheets._FRAME
+    arrows = [(line.get_xydata()[0].tolist(), line.get_ydata()[-1]) for line in axes.lines]  # type: ignore[index]
+    beside = (tops[0] + tops[1]) // 2
+    assert arrows == [
+        way
+        for top in tops
+        for way in (
+            ([original.end + 3, beside + middle], top + middle),
+            ([partial.end + 3, top + middle], top + middle),
+        )
+    ]
+    ends = [text.xy for text in axes.texts if hasattr(text, "xy")]
+    assert ends == [(column.x, top + middle) for top in tops for column in (partial, final)]
 
 
 def test_a_sheet_of_mosaics_names_samples_and_draws_what_is_shared_in_one_colour(tmp_path: Path) -> None:

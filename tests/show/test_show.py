@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,9 +29,9 @@ from dalirefurb.planning.echo import BatchEcho, Echo
 from dalirefurb.planning.refurbish import Frozen, ReferenceCount, Refurbish, Standard
 from dalirefurb.planning.shuffle import PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
-from dalirefurb.show import CACHED, FRESH
+from dalirefurb.show import CACHED, COMPARED, FRESH, INK, LINE, operations
 from dalirefurb.show.files import check_file, check_writable
-from dalirefurb.show.operations import MAGNITUDES, TABLES, draws, operate, stages_for
+from dalirefurb.show.operations import MAGNITUDES, TABLES, Row, draws, operate, stages_for
 from dalirefurb.show.pictures import Versions, levels, of_good_samples, square_image, take_pictures
 from dalirefurb.show.plots import compare_plans, history, history_plot, plan_plot
 from dalirefurb.show.sheet import (
@@ -39,6 +40,7 @@ from dalirefurb.show.sheet import (
     _draw_picture,
     _first_picture,
     _paper,
+    _rows_sheet,
     operations_sheet,
     pictures_sheet,
 )
@@ -187,7 +189,7 @@ def test_a_sample_that_is_not_shown_may_be_bad(tmp_path):
 @pytest.mark.parametrize("check", [check_writable, partial(check_file, option="--json")])
 def test_a_file_that_can_be_written_is_left_as_it_is_until_it_is(check, tmp_path):
     (tmp_path / "there.png").write_bytes(b"what is there")
-    for name in ("there.png", "new.png"):
+    for name in ("there.png", "new.png", "NEW.PNG", "new"):
         check(tmp_path / name)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"there.png": b"what is there"}
 
@@ -368,6 +370,20 @@ def test_the_plan_plot_draws_the_counts_and_its_axes_begin_at_0():
     assert [text.get_text() for text in batches.texts] == ["epoch 1", "epoch 2"]
     assert batches.get_xlabel() == "batch (the last of an epoch has 4 rows)"
     assert plan_plot(comparison).get_suptitle().endswith(": 60 samples, batches of 8, reuse factor 2")
+    assert [axes.get_title() for axes in (epochs, batches)] == ["Over epochs", "Within epochs, balanced eviction"]
+    assert [epochs.get_xlabel(), epochs.get_ylabel(), batches.get_ylabel()] == [
+        *("epoch", "misses of an epoch", "misses of a batch")
+    ]
+    assert [to_hex(bar.get_facecolor()) for bar in epochs.patches] == [COMPARED] * 5 + [CACHED] * 5
+    legend = epochs.get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["reference counts", "balanced eviction"]
+    assert [to_hex(each.get_facecolor()) for each in legend.get_patches()] == [COMPARED, CACHED]
+    *points, between = batches.lines
+    assert [to_hex(line.get_color()) for line in points] == [COMPARED, CACHED]
+    # Epochs of eight batches: a line between the last of one and the first of the other, and their names in the middle.
+    assert list(between.get_xdata()) == [7.5, 7.5]
+    assert [text.xy for text in batches.texts] == [(4, 0), (12, 0)]
+    assert batches.get_xlim()[0] < 0 < 15 < batches.get_xlim()[1]
     first = plan_plot(compare_plans(Refurbish(64, batch_size=8, reuse_factor=2), 1)).axes[1]
     assert [text.get_text() for text in first.texts] == ["epoch 0"]
     assert first.get_xlabel() == "batch"
@@ -397,7 +413,7 @@ def test_a_history_counts_what_the_planner_serves_and_computes(planner):
 
 def test_a_history_plot_draws_the_samples_the_batches_and_the_sums():
     counted = history(HISTORIES["smartcache"], 5)
-    samples, batches, sums, _ = history_plot(counted, title="smartcache").axes
+    samples, batches, sums, bar = history_plot(counted, title="smartcache").axes
     drawn = samples.images[0].get_array()
     assert drawn.shape == (5, 90)
     assert [(drawn == kind).sum(axis=1).tolist() for kind in (0, 1, 2)] == [
@@ -414,6 +430,15 @@ def test_a_history_plot_draws_the_samples_the_batches_and_the_sums():
         "computed: 0.6 in 5 epochs": pytest.approx([0, *((40 + 4 * epoch) / 90 for epoch in range(5))]),
     }
     assert samples.images[0].get_extent() == [0, 90, 4.5, -0.5]
+    assert [to_hex(line.get_color()) for line in sums.lines] == [CACHED, FRESH]
+    assert [to_hex(each.get_facecolor()) for each in sums.collections] == [CACHED, FRESH]
+    assert [sums.get_xlabel(), sums.get_ylabel()] == ["epochs done", "times a sample was served or computed"]
+    titles = ["Samples", "Share of computed rows in a batch", "A sample: mean, least and most"]
+    assert [axes.get_title() for axes in (samples, batches, sums)] == titles
+    assert samples.get_xlabel() == "samples, in the order of their first epochs"
+    assert {axes.get_ylabel() for axes in (samples, batches)} == {"epoch"}
+    assert bar.yaxis.get_major_formatter()(0.25) == "25%"
+    assert samples.xaxis.get_major_formatter()(12_000) == sums.yaxis.get_major_formatter()(12_000) == "12,000"
     colours = [to_hex(samples.images[0].cmap(kind)) for kind in range(3)]
     legend = samples.get_legend()
     labels = [text.get_text() for text in legend.get_texts()]
@@ -606,6 +631,73 @@ def test_a_picture_is_in_the_middle_of_its_cell_enlarged_by_a_whole_factor_or_ma
     assert _draw_picture(axes, 10, 0, np.zeros(shape, np.uint8), cell, frame=12) == extent
 
 
+def test_a_row_is_called_what_it_shows_and_what_training_uses_has_a_frame_of_its_own():
+    pictures = [np.full((32, 32, 3), level, np.uint8) for level in (10, 20, 30)]
+    rows = [
+        Row("Rotate", "degrees", ["-9", "0", "+9"], pictures, [True, False, True]),
+        Row("Equalize", "", [""], pictures[:1], [False]),
+    ]
+    axes = _rows_sheet(rows, "title", "note").axes[0]
+    said = [(text.get_text(), text.get_position()) for text in axes.texts if text.get_text()]
+    assert [text for text, _ in said] == [
+        "title",
+        "note",
+        "Rotate",
+        "degrees",
+        "-9",
+        "0",
+        "+9",
+        "Equalize",
+        "no magnitude",
+    ]
+    colours = {text.get_text(): to_hex(text.get_color()) for text in axes.texts}
+    assert [colours[name] for name in ("-9", "0", "+9")] == [FRESH, INK, FRESH]
+    assert [to_hex(each.get_facecolor()) for each in axes.patches] == [FRESH, LINE, FRESH, LINE]
+    assert [round(each.get_width()) for each in axes.patches] == [128 + 8, 128 + 2, 128 + 8, 128 + 2]
+    extents = [image.get_extent() for image in axes.images]
+    assert [int(image.get_array().mean()) for image in axes.images] == [10, 20, 30, 10]
+    lefts = [left for left, *_ in extents]
+    assert lefts == [*sorted(lefts[:3]), lefts[0]]
+    places = dict(said)
+    for name, (left, right, bottom, top) in zip(("-9", "0", "+9"), extents, strict=False):
+        x, y = places[name]
+        assert (left + right) / 2 == pytest.approx(x, abs=1)
+        assert bottom <= y < bottom + 12
+        assert top < places["Rotate"][1] < places["degrees"][1] < bottom
+    assert extents[3][3] < places["Equalize"][1] < extents[3][2]
+
+
+@pytest.mark.parametrize(("size", "kernel", "hole", "padding"), [(224, 23, 112, 28), (40, 5, 20, 5), (1, 3, 1, 1)])
+def test_stages_are_what_they_are_called(size, kernel, hole, padding):
+    stages = stages_for(size)
+    padded = f'RandomCrop({size}, padding={padding}, padding_mode="reflect")'
+    assert {f"RandomResizedCrop({size})", padded, f"GaussianBlur({kernel})", f"Cutout({hole})"} <= stages.keys()
+    for name, made in stages.items():
+        turned = name.startswith(("RandomRotation", "RandomAffine"))
+        called = eval(name.removesuffix(")") + ', "bilinear")' if turned else name, vars(augment))
+        assert made == (called if isinstance(called, list) else [called]), name
+    assert len(stages) == 23
+
+
+def test_a_stage_is_applied_to_so_many_draws_as_fit_or_to_one(monkeypatch):
+    applied = []
+
+    def made(image, stages, count, drawn):
+        applied.append((stages, count, {name: len(next(iter(each.values()))) for name, each in drawn.items() if each}))
+        return [image] * count
+
+    stages = {"HorizontalFlip()": [HorizontalFlip()], "Invert()": [augment.Invert()], "A(1, 2)": [HorizontalFlip(1.0)]}
+    monkeypatch.setattr(operations, "stages_for", lambda size: stages)
+    monkeypatch.setattr(operations, "_applied", made)
+    image = np.zeros((32, 32, 3), np.uint8)
+    flips, inverted, always = draws(image)
+    assert flips == Row("HorizontalFlip", "by default", [f"draw {n}" for n in range(1, 8)], [image] * 7, [False] * 7)
+    assert inverted == Row("Invert", "by default", [""], [image], [False])
+    assert (always.name, always.unit, len(always.pictures)) == ("A", "1, 2", 1)
+    assert [(each, count) for each, count, _ in applied] == [*zip(stages.values(), (7, 1, 1), strict=True)]
+    assert applied[0][2] == {"flip": 7}
+
+
 @pytest.mark.weekly
 def test_each_stage_is_drawn_as_often_as_fits_or_once_if_nothing_is_random():
     image = np.asarray(picture(3, height=32, width=32))
@@ -639,25 +731,26 @@ def test_show_stages_writes_a_row_for_each(folder, tmp_path, capsys):
 
 
 def test_show_plan_takes_the_number_of_samples_from_the_folder(folder, tmp_path, capsys, monkeypatch):
-    asked = []
+    asked, others = [], set()
 
     def compare(planner, epochs):
         asked.append(planner.num_samples)
+        others.add((planner.batch_size, planner.seed, epochs))
         return compare_plans(Refurbish(20, batch_size=2, reuse_factor=2), epochs)
 
     monkeypatch.setattr("dalirefurb.show.plots.compare_plans", compare)
     out = tmp_path / "plan.png"
-    options = ["--plan", "--out", str(out), "--batch-size", "2", "--epochs", "4"]
+    options = ["--plan", "--out", str(out), "--batch-size", "2", "--epochs", "4", "--seed", "3"]
     assert main(["show", str(folder), *options]) == 0
     assert main(["show", *options]) == 0
     assert main(["show", *options, "--num-samples", "20"]) == 0
     assert main(["show", str(folder), *options, "--num-samples", "20"]) == 2
-    assert asked == [6, 10_000, 20]
+    assert (asked, others) == ([6, 10_000, 20], {(2, 3, 4)})
     assert len(colours(read(out))) > 10
     capsys.readouterr()
 
 
-def test_what_a_gpu_is_given_for_a_batch_is_printed(capsys):
+def test_what_a_gpu_is_given_for_a_batch_is_printed(capsys, monkeypatch):
     options = ["show", "--plan", "--bandwidth", "1GB", "--preset", "simple", "--size", "100", "--batch-size", "10"]
     assert main(options) == 0
     said = capsys.readouterr().out.split("\n\n")[1].splitlines()
@@ -667,6 +760,19 @@ def test_what_a_gpu_is_given_for_a_batch_is_printed(capsys):
         "final part: 10 images of 100 x 100 pixels",
         "  output      1.50 MB  flip",
         "  1 launch, 1.50 MB moved: 1.500 ms at least, at 1.00 GB a second",
+    ]
+    launch = SimpleNamespace(function="pixels", nbytes=4_000_000, stages=("crop", "flip"))
+    part = SimpleNamespace(part="final", size=(30, 40), launches=[launch, launch], nbytes=8_000_000)
+    given = []
+    monkeypatch.setattr(
+        "dalirefurb.kernels.cuda.counting.launches_of", lambda _, rows, seed: given.append((rows, seed)) or [part]
+    )
+    assert main(["show", "--plan", "--bandwidth", "2TB", "--seed", "5"]) == 0
+    assert given == [(64, 5)]
+    assert capsys.readouterr().out.split("\n\n")[1].splitlines() == [
+        "final part: 64 images of 30 x 40 pixels",
+        *["  pixels      4.00 MB  crop, flip"] * 2,
+        "  2 launches, 8.00 MB moved: 0.004 ms at least, at 2.00 TB a second",
     ]
     for wrong, message in (
         (["--bandwidth", "0B"], "--bandwidth must be above 0, got 0B: pass such as 2.8TB"),

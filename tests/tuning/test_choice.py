@@ -225,6 +225,62 @@ def test_what_is_only_computed_is_said_to_be_so():
     assert "images/s computed, not run, " in lines_of(costs(split(), step_ms=10))[1]
 
 
+def test_the_verdict_says_by_how_much_and_that_nothing_else_was_faster_that_it_was_computed():
+    assert lines_of(costs(split(), step_ms=STANDARD_BATCH_MS / 4))[0] == (
+        "DETECTED: with batches at hand training would be 4.00 times as fast as with standard loading (crop first), "
+        "which reaches 1,429 images/s"
+    )
+    assert lines_of(costs(split()))[0] == (
+        "NO STEP GIVEN: whether training waits cannot be told; loading alone serves 1,429 images/s without reuse"
+    )
+    choice = chosen(costs(split(), step_ms=3 * STANDARD_BATCH_MS))
+    off = "leave reuse off: no configuration that fits and keeps enough is more than 2 % faster than standard loading"
+    assert str(choice).splitlines()[1] == f"{off} (crop first), as computed"
+    done = settled(choice, turned(choice, (480, 470, 480), (480, 480, 480)), 120)
+    assert str(done).splitlines()[1] == f"{off} (crop first)"
+    _, turns = str(done).split("\n\nin turns:\n")
+    assert len(turns.splitlines()) == 2
+    noted = chosen(replace(costs(split()), notes=("the disk was busy", "a file was bad")))
+    assert str(noted).splitlines()[-2:] == ["note: the disk was busy", "note: a file was bad"]
+    assert "in turns" not in str(noted)
+    assert repr(noted) == str(noted)
+
+
+def test_the_code_says_of_what_is_kept_for_all_epochs_why_it_may_be():
+    decoded = split(place=2, hit_ms=0.1, kept=1.0, deterministic=True, cached="resize")
+    code = chosen(costs(decoded, step_ms=1)).code()
+    assert "reuse_factor=90)  # all epochs: what is kept is not random\n" in code
+    assert "# all epochs" not in chosen(costs(split(), step_ms=1)).code()
+
+
+def test_a_picture_has_a_panel_for_each_recipe_with_the_dot_in_its_own():
+    other = split("crop_last", 3, hit_ms=0.05, standard_ms=0.35, kept=0.96)
+    made = costs(split(kept=0.97), other, split("crop_last", hit_ms=0.3))
+    advice = advise(made, machine(), workload(), min_kept=0.97)
+    figure = advice.figure()
+    first, last = figure.axes
+    assert [axes.get_title() for axes in figure.axes] == ["crop first", "crop last"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["images/s, loading alone", ""]
+    assert {axes.get_xlabel() for axes in figure.axes} == {"reuse factor"}
+    assert figure.get_suptitle().endswith("full where at least 0.97 of the different images are kept")
+    dots = [[line.get_marker() for line in axes.lines if line.get_marker() == "o"] for axes in figure.axes]
+    assert advice.recommended.configuration.split.recipe == "crop_last"
+    assert dots == [[], ["o"]]
+    # Dotted lines are of all factors, full ones of those that keep enough.
+    assert [(line.get_linestyle(), len(line.get_xdata())) for line in first.lines[:2]] == [(":", 5), ("-", 3)]
+    assert [(line.get_linestyle(), len(line.get_xdata())) for line in last.lines[:4]] == [
+        *((":", 5), ("-", 2)),
+        *((":", 5), ("-", 2)),
+    ]
+    assert [line.get_color() for line in last.lines[:4]] == ["C0", "C0", "C1", "C1"]
+    assert {text.get_text(): text.get_color() for text in last.texts} == {
+        "after the flip": "C0",
+        "after operation 1 of rand_augment": "C1",
+    }
+    assert first.get_ylim() == last.get_ylim()
+    assert first.get_ylim()[1] >= 1.1 * max(float(max(line.get_ydata())) for line in (*first.lines, *last.lines))
+
+
 def test_a_reserve_is_told():
     assert (
         "in reserve: a step is not 1.1 times as long" in lines_of(costs(split(), step_ms=1.05 * STANDARD_BATCH_MS))[1]
@@ -681,6 +737,21 @@ def test_labels_of_the_picture_do_not_overlap_and_are_in_it(splits, step_ms, n):
     assert overlapping == []
     whole = figure.bbox
     assert all(box.x0 >= 0 and box.y0 >= 0 and box.x1 <= whole.x1 and box.y1 <= whole.y1 for box in boxes.values())
+
+
+def test_the_picture_of_what_a_gpu_does_is_of_a_cache_in_its_own_memory():
+    made = replace(costs(split(devices=("gpu", "gpu")), split(devices=("gpu", "cpu"))), copy_s=0.002)
+    advice = chosen(made, machine(device_bytes=UNLIMITED))
+    there, here = ([each.get_ydata() for each in advice.figure().axes[0].lines][place] for place in (0, 2))
+    for drawn, configuration_split in ((there, made.splits[0]), (here, made.splits[1])):
+        assert drawn[0] == next(
+            row.images_per_s
+            for row in advice.rows
+            if row.configuration.split == configuration_split and row.configuration.reuse_factor == 1
+        )
+        for factor in (2, 3):
+            rows = [row for row in advice.rows if row.configuration.split == configuration_split]
+            assert drawn[factor - 1] in [row.images_per_s for row in rows if row.configuration.reuse_factor == factor]
 
 
 def test_a_gpu_that_does_both_parts_keeps_its_cache_in_its_own_memory():

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import dalirefurb
-from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, simple, tune
+from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, simple, trivial_augment, tune
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import BATCH_SIZE, parser
 from dalirefurb.cli.tune import OF_MEASUREMENT, TUNED
@@ -96,6 +96,7 @@ def test_the_command_prints_a_verdict_a_table_and_code(plan):
     assert said.count(": predicted ") in (2, 3)
     assert "* what to take" in said
     assert "from dalirefurb import" in said
+    assert said.endswith(f"\nwritten: {plan[0]}\ndrawn: {plan[0].with_suffix('.png')}")
 
 
 def test_the_code_it_prints_makes_a_loader(plan, tmp_path):
@@ -178,10 +179,11 @@ def test_the_code_makes_the_order_that_is_recommended(recipe, made, tmp_path, ca
 
 
 def test_what_is_given_on_the_command_line_is_tuned_with(folder, tmp_path, capsys, monkeypatch):
-    given = {}
+    given, made = {}, []
 
     def tuned(source, recipes, *, told, **arguments):
-        assert [*recipes] == ["paper", "crop_last"]
+        assert len(source) == 48
+        made.append(recipes)
         given.update(arguments)
         return advise(costs(), machine(), workload())
 
@@ -193,7 +195,20 @@ def test_what_is_given_on_the_command_line_is_tuned_with(folder, tmp_path, capsy
     assert main(["tune", str(folder)]) == 0
     usual = {name: each.default for name, each in inspect.signature(tune).parameters.items()}
     assert given == {name: usual[name] for name in given}
-    capsys.readouterr()
+    assert main(["tune", str(folder), "--preset", "trivial_augment", "--size", "48"]) == 0
+    presets = [rand_augment, rand_augment, partial(trivial_augment, 48)]
+    sizes = [[224], [224], []]
+    assert made == [
+        {order: preset(*size, order=order) for order in ("paper", "crop_last")}
+        for preset, size in zip(presets, sizes, strict=True)
+    ]
+    said = capsys.readouterr().out
+    assert said.count("recipe = rand_augment(224") == 2
+    assert said.count("recipe = trivial_augment(48") == 1
+    assert (
+        said.count("source = Kept(ImageFolder(" + repr(str(folder))) + said.count(f"ImageFolder({str(folder)!r})\n")
+        == 3
+    )
 
 
 def test_costs_of_a_machine_that_cannot_be_are_one_line(plan, tmp_path, capsys):
@@ -228,6 +243,24 @@ def test_costs_that_were_edited_by_hand_are_refused_by_what_does_not_fit(tmp_pat
     status, line = error_of(capsys, "tune", "--costs", path)
     assert status == 2
     assert "cannot be read as one: costs.read_s must be a number of at least 0, got 'fast': leave it as it was" in line
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "{", "7", "\udcff", '{"costs": 1, "machine": 2, "workload": 3}'])
+def test_another_file_than_costs_is_one_line(tmp_path, capsys, content):
+    path = tmp_path / "plan.json"
+    path.write_text(content, errors="surrogateescape")
+    status, line = error_of(capsys, "tune", "--costs", path)
+    assert status == 2
+    assert (
+        f"error: --costs must be a file that dalirefurb tune --json wrote, but {path} cannot be read as one: " in line
+    )
+    assert line.endswith("; write it anew")
+
+
+@pytest.mark.parametrize("size", [0, "32", 1.5])
+def test_costs_of_a_size_that_no_image_has_are_one_line(tmp_path, capsys, size):
+    status, line = error_of(capsys, "tune", "--costs", written(tmp_path / "plan.json", size=size))
+    assert (status, "cannot be read as one: size must be an int of at least 1, got" in line) == (2, True)
 
 
 def test_costs_of_another_preset_than_there_is_are_one_line(plan, tmp_path, capsys):
@@ -284,6 +317,7 @@ def codes_for_ranks(ranks, samples, folder, tmp_path, capsys):
         said = capsys.readouterr().out
         codes.append(said[said.index("from dalirefurb") :])
         assert needed in codes[-1]
+        assert ("\nimport os\n" in codes[-1]) == ("os.environ" in codes[-1])
         assert "recipe = trivial_augment(32" in codes[-1]  # These costs do not say what they were measured with.
     return codes
 

@@ -682,7 +682,16 @@ def test_the_command_prints_json(found: list[Finding], capsys: pytest.CaptureFix
     assert main(["doctor", "--json"]) == 0
     written = json.loads(capsys.readouterr().out)
     assert [each["topic"] for each in written] == [finding.topic for finding in found]
-    assert written[1]["values"] == {"bytes_per_s": 3.5}
+    assert written[1] == {
+        "topic": "disk",
+        "state": "slow",
+        "said": "is slow",
+        "remedy": "buy one",
+        "values": {"bytes_per_s": 3.5},
+    }
+    found.append(Finding("DALI", "wrong", "is missing"))
+    assert main(["doctor", "--json"]) == 1
+    assert len(json.loads(capsys.readouterr().out)) == 3
 
 
 def test_this_machine_is_examined_without_a_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import io
 import logging
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -114,6 +115,66 @@ CHOICES = {
     "preset": {"show": (*PRESETS, "stages"), "tune": ("rand_augment", "auto_augment", "trivial_augment")},
     "form": {"keep": ("decoded", "planes", "encoded")},
 }
+
+
+TOLD = {
+    "train": {
+        "technique": "refurbish",
+        "size": "224",
+        "layers": "2",
+        "magnitude": "9",
+        "order": "paper",
+        "epochs": "5",
+        "batch_size": "64",
+        "val_share": "0",
+        "learning_rate": "0.01",
+        "on_bad_sample": "raise",
+        "seed": "0",
+        "max_pixels": "100000000",
+        "kernels": "numba, if it is installed",
+    },
+    "show": {
+        "out": "show.png, operations.png or plan.png",
+        "seed": "0",
+        "preset": "rand_augment",
+        "order": "paper",
+        "size": "224",
+        "num_samples": "those of FOLDER, or 10000",
+        "batch_size": "64",
+        "epochs": "9",
+    },
+    "demo": {
+        "out": "dalirefurb-demo",
+        "images": "2000; 128 with --quick",
+        "epochs": "4; 2 with --quick",
+        "batch_size": "64; 16 with --quick",
+        "size": "224; 64 with --quick",
+        "seed": "0",
+    },
+    "tune": {
+        "preset": "rand_augment",
+        "size": "224",
+        "batch_size": "64",
+        "epochs": "90",
+        "memory": "60%%",
+        "min_kept": "0.95",
+        "limit": "120",
+    },
+    "keep": {"form": "decoded", "size": "80%% of the disk"},
+}
+"""What the help says of options that are not given."""
+
+
+def test_the_help_of_each_option_says_what_is_done_where_it_is_not_given():
+    commands = next(action for action in parser()._actions if isinstance(action.choices, dict)).choices
+    technical = {"reuse_factor": "3", "echoing_factor": "2.0", "replace_percent": "0.1", "lag": "32"}
+    for command, made in commands.items():
+        ends = {action.dest: re.search(r" \(([^()]*)\)$", action.help or "") for action in made._actions}
+        told = {name: end[1] for name, end in ends.items() if end}
+        options = {name: usual for name, usual in told.items() if name in OPTIONS}
+        assert {name: usual for name, usual in told.items() if name not in OPTIONS} == TOLD.get(command, {}), command
+        if command in ("train", "show"):
+            assert options == technical | {"remove_layers": "1"}
 
 
 def test_each_option_of_each_command_has_its_limits_and_its_choices():

@@ -36,7 +36,7 @@ SMALL = ["--size", "32", "--batch-size", "16", "--epochs", "2"]
 def unhurried(monkeypatch):
     """Figures of a demo are not looked at, so that nobody waits until the machine is idle."""
     monkeypatch.setattr("dalirefurb.demo.compare._IDLE_LIMIT_S", 0)
-    monkeypatch.setattr("dalirefurb.demo.compare._IDLE_LIMIT_S", 0)
+    monkeypatch.setattr("dalirefurb.demo.compare._REST_LIMIT_S", 0)
 
 
 @pytest.fixture(scope="module")

@@ -792,7 +792,7 @@ def test_bad_images_are_kept_in_a_quarantine_where_it_is_asked_for(photographs, 
     quarantine = tmp_path / "bad.jsonl"
     assert main(["train", str(folder), *SMALL, "--on-bad-sample", "replace", "--quarantine", str(quarantine)]) == 0
     assert [json.loads(line)["name"] for line in quarantine.read_text().splitlines()] == [str(bad)]
-    assert f"  {bad}: " in capsys.readouterr().out
+    assert f"\n1 bad image, replaced by others:\n  {bad}: " in capsys.readouterr().out
 
 
 def test_bad_images_to_judge_by_are_in_no_quarantine_so_that_a_second_run_takes_it(photographs, tmp_path, capsys):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from argparse import Namespace
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -71,6 +71,13 @@ def test_a_demo_does_what_is_given_and_else_little_or_much(given, taken, monkeyp
     assert main(["demo", *given]) == 0
     (options,) = done
     assert (options.images, options.epochs, options.batch_size, options.size) == taken
+
+
+def test_the_version_is_that_of_what_is_installed(monkeypatch, capsys):
+    monkeypatch.setattr("dalirefurb.cli.arguments.metadata.version", {"dalirefurb": "9.8.7"}.get)
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, "dalirefurb 9.8.7\n")
 
 
 def test_a_number_may_be_the_least_and_the_most():
@@ -258,6 +265,64 @@ def test_a_plan_is_of_the_technique_and_the_numbers_that_are_given(monkeypatch, 
     capsys.readouterr()
 
 
+@pytest.mark.parametrize(
+    ("given", "said", "drawn"),
+    [
+        (
+            ["--reuse-factor", "2", "--seed", "3", "--size", "40", "--split", "flip", "--order", "crop_last"],
+            "drawn anew at every use: flip\nrand_augment keeps ",
+            ("pictures", rand_augment(40, order="crop_last").at("flip"), "rand_augment", 2, 3),
+        ),
+        (["--preset", "simple"], "\nsimple keeps ", ("pictures", simple(224), "simple", 3, 0)),
+        (
+            ["--operations", "--preset", "trivial_augment", "--size", "40"],
+            "drawing the operations of trivial_augment\n",
+            ("operations", "trivial_augment", 40),
+        ),
+        (["--operations"], "drawing the operations of rand_augment\n", ("operations", "rand_augment", 224)),
+        (["--operations", "--preset", "stages", "--size", "50"], "drawing all stages\n", ("stages", 50)),
+    ],
+)
+def test_a_sheet_is_of_what_is_asked_for(given, said, drawn, monkeypatch, tmp_path, capsys):
+    made = []
+
+    def pictures(source, recipe, *, name, reuse_factor, seed):
+        made.append((len(source), "pictures", recipe, name, reuse_factor, seed))
+
+    def operations(source, preset, *, size):
+        made.append((len(source), "operations", preset, size))
+
+    def stages(source, *, size):
+        made.append((len(source), "stages", size))
+
+    for function in (pictures, operations, stages):
+        monkeypatch.setattr(
+            f"dalirefurb.show.sheet.{function.__name__}_sheet", lambda *a, _=function, **b: _(*a, **b) or Figure()
+        )
+    monkeypatch.setattr("dalirefurb.cli.show.without_codec_noise", nullcontext)
+    out = tmp_path / "a.png"
+    assert main(["show", *given, "--out", str(out)]) == 0
+    assert made == [(8, *drawn)]
+    told = capsys.readouterr().out
+    assert said in told
+    assert told.endswith(f"drawn: {out}\n")
+    assert out.stat().st_size > 0
+
+
+def test_what_is_compiled_is_said_to_be_kept_where_it_is(monkeypatch, capsys):
+    clock = iter([3.0, 5.25])
+    monkeypatch.setattr("dalirefurb.cli.maintenance.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr("dalirefurb.cli.maintenance.importlib.util.find_spec", lambda _: True)
+    monkeypatch.setattr("dalirefurb.kernels.ahead.compile_ahead", lambda: "/k\n")
+    assert main(["compile"]) == 0
+    told = "compiling the kernels for this processor\nthey are there after 2.2 s, kept in /k\\n\n"
+    assert capsys.readouterr().out == told
+    monkeypatch.setattr("dalirefurb.cli.maintenance.importlib.util.find_spec", lambda _: None)
+    status, line = error_of(capsys, "compile")
+    assert status == 2
+    assert "kernels are compiled by Numba, which cannot be found: pip install numba; without it DALI's" in line
+
+
 def planner_of(name, num_samples=96, batch_size=16, seed=5, **given):
     technique = choose(name, Namespace(**dict.fromkeys(OPTIONS) | given))
     return technique, technique.planner(num_samples, batch_size=batch_size, seed=seed)
@@ -378,18 +443,20 @@ def test_a_signal_during_an_import_is_answered_after_it(monkeypatch):
     assert done == ["imported"]
 
 
-def test_another_thread_than_the_main_one_imports_as_usual():
+def test_another_thread_than_the_main_one_imports_as_usual(monkeypatch):
     """As where a notebook's server calls a command: only the main one can choose how signals are answered."""
-    done, before = [], signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(terminal, "_SIGNALS", (signal.SIGUSR1,))
+    done, usual = [], signal.signal(signal.SIGUSR1, signal.default_int_handler)
 
     def work():
-        with terminal.importing():
-            done.append(signal.getsignal(signal.SIGINT))
+        with suppress(ValueError), terminal.importing():
+            done.append(signal.getsignal(signal.SIGUSR1))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert done == [before]
+    signal.signal(signal.SIGUSR1, usual)
+    assert done == [signal.default_int_handler]
 
 
 def test_what_a_stream_cannot_encode_is_written_with_escapes():

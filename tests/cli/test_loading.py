@@ -126,10 +126,10 @@ def test_images_by_pillow_are_what_a_network_takes_each_drawn_anew(photographs):
 def test_a_bar_is_drawn_only_where_nothing_else_writes_to_its_terminal(piped, capsys, monkeypatch):
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(getattr(sys, name), "isatty", lambda name=name: name != piped, raising=False)
-    assert list(counted(range(3), "work", "item", 3)) == [0, 1, 2]
+    assert list(counted(iter(range(3)), "work", "item", 3)) == [0, 1, 2]
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(getattr(sys, piped), "isatty", lambda: True, raising=False)
-    assert list(counted(range(3), "work", "item", 3)) == [0, 1, 2]
+    assert list(counted(iter(range(3)), "work", "item", 3)) == [0, 1, 2]
     assert re.match(r"\s*work: .*0/3 .*item", capsys.readouterr().err)
 
 

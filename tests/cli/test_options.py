@@ -365,6 +365,11 @@ def test_pictures_that_the_memory_does_not_hold_are_refused(arguments, nbytes, w
     assert "a.png fails: No such file or directory" in line
 
 
+def test_where_nobody_knows_how_much_memory_there_is_nothing_is_refused(monkeypatch):
+    monkeypatch.setattr(limits, "available_bytes", lambda: None)
+    limits.check_memory(10**18, "all of it", "pass less")
+
+
 def test_a_demo_of_more_uses_than_fit_draws_as_many_as_do(monkeypatch):
     drawn = []
     monkeypatch.setattr("dalirefurb.show.sheet.pictures_sheet", lambda *_, **given: drawn.append(given) or Figure())

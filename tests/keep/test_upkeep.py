@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dalirefurb import Arrays, ImageFolder, Kept
-from dalirefurb.cli import main
+from dalirefurb.cli import main, maintenance
 from dalirefurb.errors import SampleError, StoreError
 from dalirefurb.keep import upkeep
 from dalirefurb.keep.record import RECORD
@@ -24,10 +24,14 @@ def photos(tmp_path: Path) -> Path:
 
 
 def test_the_command_line_fills_looks_at_verifies_and_deletes(
-    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep = tmp_path / "keep"
+    keep, told = tmp_path / "keep", []
+    waiting = maintenance.waiting
+    monkeypatch.setattr(maintenance, "waiting", lambda *given: (told.append(given), waiting(*given))[1])
     assert main(["keep", str(photos), str(keep)]) == 0
+    assert [what for what, *_ in told] == [f"reading {photos}", "keeping"]
+    assert told[1][1]() == ": 7 of 7"
     said = capsys.readouterr().out
     assert f"{keep} has 7 of 7 samples" in said
     assert f"source = Kept(ImageFolder({str(photos)!r}), {str(keep)!r}, form='decoded')" in said

@@ -828,6 +828,33 @@ def test_each_advice_is_of_what_does_the_same() -> None:
         assert [name for name, words in expected.items() if words not in known[name]] == []
 
 
+@pytest.mark.parametrize("name", ["source", "recipe", "planner", "store", "prefetch", "bad_samples"])
+def test_a_loader_tells_of_each_part_what_to_pass(name: str) -> None:
+    parts: dict[str, Any] = {"source": ARRAYS, "recipe": RECIPE, "planner": PLANNER, name: 1}
+    with pytest.raises(ConfigurationError, match=f"^{name} must be a ") as refusal:
+        Loader(**parts)
+    assert f": {NEEDED[name]}; the order is Loader(source, recipe, planner, store)" in str(refusal.value)
+
+
+MIX_ALPHAS, MIX_SOMETIMES = "mixup= and cutmix= are alphas, 0 for never", "with both alphas each step tosses a coin"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("alpha", MIX_ALPHAS),
+        ("mixup_alpha", MIX_ALPHAS),
+        ("cutmix_alpha", MIX_ALPHAS),
+        ("prob", MIX_SOMETIMES),
+        ("switch_prob", MIX_SOMETIMES),
+        ("smoothing", "it is label_smoothing here"),
+    ],
+)
+def test_mix_tells_what_takes_the_place_of_other_libraries_arguments(name: str, told: str) -> None:
+    with pytest.raises(TypeError, match=f"there is no argument '{name}': .*{told}"):
+        Mix(10, **{name: 0.5})
+
+
 def test_a_sampler_is_led_to_a_subset_and_a_function_of_batches_to_map() -> None:
     assert "source.subset(indices), indices drawn by the weights" in DATA_LOADER["sampler"]
     assert "loader.map(function)" in DATA_LOADER["collate_fn"]

@@ -731,6 +731,23 @@ def test_what_is_no_image_of_the_declared_shape_is_named_or_replaced(odd: Any, g
         assert [sample.index for sample in loader.bad_samples()] == [3]
 
 
+@pytest.mark.parametrize(
+    ("read", "got"),
+    [
+        (np.zeros((4, SIZE, SIZE, 3), np.float32), "float32 of shape"),
+        (np.zeros((4, SIZE, SIZE + 1, 3), np.uint8), rf"uint8 of shape \({SIZE}, {SIZE + 1}, 3\)"),
+        (np.zeros((4, SIZE, SIZE, 4), np.uint8), rf"uint8 of shape \({SIZE}, {SIZE}, 4\)"),
+        (np.zeros((4, SIZE, SIZE, 6), np.uint8)[..., ::2], rf"uint8 of shape \({SIZE}, {SIZE}, 3\)"),
+    ],
+)
+def test_one_array_of_what_are_no_images_of_the_declared_shape_is_refused_as_its_rows_are(read: Any, got: str) -> None:
+    source: Any = Arrays(np.zeros((4, SIZE, SIZE, 3), np.uint8), np.arange(4))
+    source.read = lambda indices: read[: len(indices)]
+    told = rf"sample 2 \(images\[2\]\): .*\({SIZE}, {SIZE}, 3\).* got {got}"
+    with closing(Reader(source, max_batch_size=4, num_threads=1)) as reader, pytest.raises(SampleError, match=told):
+        reader.sizes(np.array([2, 1]))
+
+
 def test_what_is_no_image_of_any_shape_and_no_encoded_one_is_named(source: ImageFolder) -> None:
     of_any = Odd(np.ones((4, SIZE, SIZE, 3), np.uint8), np.zeros((0, SIZE, 3), np.uint8))
     of_any.image_shape = None

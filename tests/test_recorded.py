@@ -9,19 +9,35 @@ are only replaced when `VERSION` is raised.
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dalirefurb import Arrays, DiskStore, Loader, MemoryStore, Recipe, Refurbish
+from dalirefurb import (
+    Arrays,
+    Concat,
+    DiskStore,
+    FileList,
+    ImageFolder,
+    Loader,
+    MemoryStore,
+    Recipe,
+    Refurbish,
+    TarShards,
+    TorchDataset,
+    Volumes,
+)
 from dalirefurb.augment import Custom, HostStage, KernelStage, Stage
 from dalirefurb.augment.presets import auto_augment, evaluate, rand_augment, simple, timm_augment, trivial_augment
 from dalirefurb.augment.stage import Arrays as Drawn
@@ -29,6 +45,7 @@ from dalirefurb.augment.stage import draw
 from dalirefurb.kernels import VERSION
 from dalirefurb.planning.planner import Planner
 from dalirefurb.planning.views import Views
+from dalirefurb.targets import Annotated, Boxes
 from dalirefurb.testing.stage import kernel_maker
 from tests.augment.test_published import PRESETS
 from tests.planners import KINDS, digest
@@ -134,7 +151,42 @@ def pixels() -> dict[str, str]:
     return made
 
 
-RECORDS = {"plans": plans, "stages": stages, "recipes": recipes, "pixels": pixels}
+def sources() -> dict[str, Any]:
+    """Fingerprints of sources, which stores and states have: of files wherever they lie, that are not read."""
+    images, names = [picture(6, 7 + number) for number in range(3)], ["cat/1.png", "cat/2.png", "dog/3.jpg"]
+    labels, volumes = np.arange(3), [picture(4, 5 + number).transpose(2, 0, 1) for number in range(3)]
+    with TemporaryDirectory() as folder:
+        files = [Path(folder, name) for name in names]
+        for file in files:
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(b"any")
+        with tarfile.open(Path(folder, "some.tar"), "w") as tar:
+            for number, name in enumerate(("1.png", "1.cls", "2.png", "2.cls")):
+                member = tarfile.TarInfo(name)
+                member.size = len(text := f"{number}{name}"[: 1 + number // 2].encode())
+                tar.addfile(member, io.BytesIO(text))
+        listed = FileList(files, ["b", "a", "b"])
+        made = {
+            "Arrays": Arrays(np.stack([picture(6, 7)] * 3), labels),
+            "FileList": listed,
+            "ImageFolder": ImageFolder(folder),
+            "TarShards": TarShards(Path(folder, "some.tar")),
+            "TorchDataset": TorchDataset(list(zip(images, labels + 0.5, strict=True))),
+            "Subset": listed.subset([2, 0]),
+            "Concat": Concat([listed, listed.subset([1])]),
+            "Annotated": Annotated(listed, {"boxes": Boxes([[[0, 1, 2, 3]], [], [[1, 1, 2, 2], [0, 0, 4, 4]]])}),
+            "Volumes": Volumes(volumes, labels=labels),
+            "Volumes, masks": Volumes(volumes, [each > 90 for each in volumes]),
+            "Volumes, files": Volumes(files, files[::-1]),
+            "Volumes, load": Volumes([{"row": row} for row in range(3)], load=lambda item: volumes[item["row"]]),
+            "Volumes, all else": Volumes(
+                range(3), load=lambda row: {"a": volumes[row], "b": volumes[row] > 90}, keys=("a", "b"), revision=2
+            ),
+        }
+        return {name: json.loads(json.dumps(source.fingerprint())) for name, source in made.items()}
+
+
+RECORDS = {"plans": plans, "stages": stages, "recipes": recipes, "pixels": pixels, "sources": sources}
 
 
 @pytest.mark.parametrize("name", RECORDS)

@@ -247,7 +247,7 @@ class TieredStore(Store):
 
 def _disk_tier(path: str | os.PathLike[str], budget: Budget | None) -> Tier:
     def available() -> int | None:
-        free = bytes_on_disk(path)  # None of a folder that is not there, say: the store tells, once opened.
-        return None if free is None else free // local_processes()
+        # None of a folder that is not there, say: the store tells, once opened.
+        return bytes_on_disk(path, processes=local_processes())
 
     return Tier(DiskStore(path), budget, available, lambda spec: Layout(spec).samples_bytes)

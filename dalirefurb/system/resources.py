@@ -105,12 +105,15 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     return max(0, min(amounts) // local_processes() - promised) if amounts else None
 
 
-def bytes_on_disk(path: str | PathLike[str]) -> int | None:
-    """Return the bytes that a file can have, with those that it has, or that a folder can have more; None: not told."""
+def bytes_on_disk(path: str | PathLike[str], *, processes: int = 1) -> int | None:
+    """Return the bytes that a file can have, with those that it has, or that a folder can have more; None: not told.
+
+    Where processes share the disk, each with a file of its own, it is an equal part of what is free.
+    """
     path = path_of(path)
     try:
         present = path.stat().st_size if path.is_file() else 0
-        return shutil.disk_usage(path if path.is_dir() else path.absolute().parent).free + present
+        return shutil.disk_usage(path if path.is_dir() else path.absolute().parent).free // processes + present
     except OSError:
         return None
 

@@ -29,6 +29,7 @@ from dalirefurb.store import Contents, DiskStore, MemoryStore, Store, StoreSpec,
 from dalirefurb.store.base import NO_KEYS, Keys
 from dalirefurb.store.compressed import Compressed
 from dalirefurb.store.device.store import DeviceStore
+from dalirefurb.system.processes import shared_by
 from dalirefurb.testing import StoreContract
 from dalirefurb.testing.plans import pairs
 from dalirefurb.testing.store_machine import SHAPE, SLOTS, held, image, ints
@@ -374,6 +375,8 @@ def test_a_share_of_the_disk_counts_what_the_file_has_already(tmp_path: Path, mo
     assert tier.available() == 10_000
     (tmp_path / "store").write_bytes(bytes(500))
     assert tier.available() == 10_500
+    with shared_by(4):  # Each has a file of its own; of what is free, an equal part.
+        assert tier.available() == 10_000 // 4 + 500
 
 
 def test_a_share_of_a_device_is_of_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:

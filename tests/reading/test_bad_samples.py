@@ -515,6 +515,14 @@ def test_of_a_shard_without_a_good_sample_its_own_bad_ones_are_told() -> None:
         substitutes.of(mine[:2], np.zeros(2, np.int64))
 
 
+def test_of_three_bad_samples_all_are_named() -> None:
+    substitutes = Substitutes(Standard(3, batch_size=3))
+    for index in range(3):
+        substitutes.add(SampleError(index, "", f"of {index}"))
+    with pytest.raises(LoaderError, match=r"3 of the 3 .*: of 0; sample 1 \(\): of 1; sample 2 \(\): of 2\): see"):
+        substitutes.of(np.arange(3), np.zeros(3, np.int64))
+
+
 def test_where_all_samples_are_bad_the_error_alone_tells_it(caplog: pytest.LogCaptureFixture) -> None:
     substitutes = Substitutes(Standard(10, batch_size=2))
     for index in range(10):

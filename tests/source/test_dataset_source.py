@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -760,6 +761,20 @@ def test_a_hugging_face_fingerprint_is_json_and_changes_with_the_dataset_and_col
     prints = [json.dumps(source.fingerprint()) for source in sources]
     assert len(set(prints)) == 3
     assert HuggingFaceImages(pets).fingerprint() == json.loads(prints[0])
+
+
+def test_a_hugging_face_fingerprint_is_what_it_was(hugging_face: Any) -> None:
+    """Else states and stores of before are refused."""
+    made = HuggingFaceImages(table(hugging_face, [b"%d" % number for number in range(20)])).fingerprint()
+    images = "".join(made.pop("images")).encode()
+    assert (len(images), hashlib.sha256(images).hexdigest()[:16]) == (16 * 32, "923f49d2e7a1a5fd")
+    assert made == {
+        "source": "HuggingFaceImages",
+        "num_samples": 20,
+        "names": "ee7335b5850604efcafe56b78bbf8d73",
+        "labels": "605153c0ea24bb0a483c0719d100b189",
+        "column": "image",
+    }
 
 
 def test_the_same_rows_are_the_same_source_wherever_their_table_lies(

@@ -26,7 +26,7 @@ from dalirefurb import (
 )
 from dalirefurb.augment import HorizontalFlip
 from dalirefurb.errors import ConfigurationError, SampleError
-from dalirefurb.source import Source, TorchDataset
+from dalirefurb.source import Source, TorchDataset, Volumes
 from dalirefurb.source.contract import renumbered
 from tests.pictures import write_folder
 
@@ -190,8 +190,14 @@ def test_sources_that_do_not_fit_together_are_refused(folder: ImageFolder) -> No
         Concat([arrays(2), folder])
     with pytest.raises(ConfigurationError, match="must have the same classes"):
         Concat([folder, FileList([folder.name(0)], [0])])
-    with pytest.raises(ConfigurationError, match="must have labels of one shape"):
-        Concat([arrays(2), Arrays(np.zeros((2, 8, 8, 3), np.uint8), np.zeros((2, 3)))])
+    pairs, triples = (Arrays(np.zeros((2, 8, 8, 3), np.uint8), np.zeros((2, size))) for size in (2, 3))
+    for one in (arrays(2), pairs):
+        with pytest.raises(ConfigurationError, match=r"must have labels of one shape, but number 1 has \(3,\) and the"):
+            Concat([one, triples])
+    volumes = [np.zeros((2, 2, 2))]
+    for other in (arrays(1), TorchDataset([(np.ones((4, 4, 3), np.uint8), 0)]), Volumes(volumes)):
+        with pytest.raises(ConfigurationError, match="must be of volumes, all of them with masks or none"):
+            Concat([Volumes(volumes, masks=volumes), other])
     with pytest.raises(ConfigurationError, match="there must be a source to put together, got none"):
         Concat([])
     with pytest.raises(ConfigurationError, match=r"sources must be several in a list, got one by itself"):

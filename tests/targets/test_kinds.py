@@ -316,6 +316,22 @@ def test_numbers_that_a_batch_has_not_make_a_bad_sample(number: int, said: str) 
     assert target.one(1, (1, 2)).tolist() == [[0, 255]]
 
 
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ("bool", "uint8"),
+        ("uint8", "uint8"),
+        ("int8", "int32"),
+        ("uint16", "uint16"),
+        ("uint32", "int32"),
+        ("int64", "int32"),
+    ],
+)
+def test_arrays_of_any_whole_numbers_are_masks_of_three_types(given: str, taken: str) -> None:
+    found = Masks([np.array([[0, 1]], given)]).one(0, (1, 2))
+    assert (found.dtype, found.tolist()) == (np.dtype(taken), [[0, 1]])
+
+
 def test_storage_of_masks_that_fails_is_no_fault_of_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(path: str, index: int) -> None:
         raise OSError(errno.EIO, "Input/output error", path)

@@ -120,6 +120,20 @@ def test_after_closing_nothing_is_begun_that_must_not_be_broken_off(background: 
     background.join()
 
 
+def test_threads_are_waited_for_that_end_in_time(
+    background: Background, busy: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dalirefurb.system.threads._END_S", 600.0)
+    background.close()
+    joined = threading.Thread(target=background.join)
+    joined.start()
+    joined.join(0.1)
+    assert joined.is_alive()
+    busy.set()
+    joined.join(600)
+    assert not any(thread.is_alive() for thread in background._threads)
+
+
 def test_a_thread_does_not_wait_for_itself_to_end() -> None:
     background = Background(1, name="workers")
     background.submit(background.join).result(600)

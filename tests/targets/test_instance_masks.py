@@ -279,10 +279,11 @@ def test_masks_are_put_together_with_outlines_and_run_lengths_of_their_own() -> 
     one, other = [[[(0, 0, 2, 0, 2, 2, 0, 2)], runs[0]], []], [[runs[1], [(1, 0, 3, 0, 3, 1, 1, 1)]]]
     first, second = InstanceMasks(one), InstanceMasks(other)
     assert first.setting() == second.setting() != InstanceMasks([[]], normalized=True).setting()
-    together = first.joined([second])
-    for sample, (masks, own) in enumerate([(first, 0), (first, 1), (second, 0)]):
+    together = first.joined([second, first])
+    places = [(first, 0), (first, 1), (second, 0), (first, 0), (first, 1)]
+    for sample, (masks, own) in enumerate(places):
         assert np.array_equal(together.one(sample, (2, 3)), masks.one(own, (2, 3)))
-    assert together.digest() == InstanceMasks([*one, *other]).digest()
+    assert together.digest() == InstanceMasks([*one, *other, *one]).digest()
 
 
 @pytest.mark.parametrize("kind", ["bool", "uint8", "int64", "float32"])

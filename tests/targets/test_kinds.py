@@ -332,6 +332,25 @@ def test_arrays_of_any_whole_numbers_are_masks_of_three_types(given: str, taken:
     assert (found.dtype, found.tolist()) == (np.dtype(taken), [[0, 1]])
 
 
+def test_each_of_several_masks_has_to_fit() -> None:
+    size = {"size": [5, 4], "counts": [20]}
+    targets = {
+        "one": Masks([np.zeros((4, 5), int)] * 3),
+        "two": Masks([np.zeros(shape, int) for shape in ((4, 5), (4, 5), (5, 4))]),
+        "each": InstanceMasks([[], [size], []]),
+    }
+    found = Annotated(source(), targets)
+
+    def refusal(*rows: int) -> Any:
+        return found.refusal(np.array(rows), np.full(len(rows), 4), np.full(len(rows), 5))
+
+    assert refusal(0) is None
+    row, said = refusal(0, 2)
+    assert (row, said[:23]) == (1, "its mask masks[2]: it m")
+    row, said = refusal(0, 0, 1)
+    assert (row, said[:31]) == (2, "run lengths of its masks must b")
+
+
 def test_storage_of_masks_that_fails_is_no_fault_of_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(path: str, index: int) -> None:
         raise OSError(errno.EIO, "Input/output error", path)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment import RandomPerspective
 from dalirefurb.augment.geometry import Geometry
 from dalirefurb.augment.maps import placed
-from dalirefurb.targets import Boxes, masks, objects
+from dalirefurb.targets import Boxes, Objects, masks, objects
 from dalirefurb.targets.objects import Pasted, map_polygons, rows_of
 
 HEIGHT, WIDTH = SIZE = (48, 64)
@@ -303,6 +303,19 @@ def test_a_covered_box_of_which_too_little_is_in_the_image_is_dropped_though_all
         shown, sizes = np.zeros(1, np.int64), np.array([[10, 10]])
         moved = objects.moved_objects({"boxes": boxes}, shown, sizes, whole(IDENTITY), (10, width), pasted=covered)
         assert (moved[0]["boxes"].values.tolist(), moved[1]) == ([] if dropped else left.tolist(), dropped)
+
+
+def test_an_object_of_two_boxes_is_dropped_with_either_of_them() -> None:
+    inside, outside = [0, 0, 9, 9], [20, 0, 29, 9]
+    targets = {
+        "whole": Boxes([[inside, outside, inside]]),
+        "head": Boxes([[outside, inside, inside]]),
+        "number": Objects([[1, 2, 3]]),
+    }
+    shown, sizes = np.zeros(1, np.int64), np.array([[10, 30]])
+    moved, dropped = objects.moved_objects(targets, shown, sizes, whole(IDENTITY), (10, 10))
+    assert (moved["number"].values.tolist(), dropped) == ([3], 2)
+    assert moved["whole"].values.tolist() == moved["head"].values.tolist() == [inside]
 
 
 # Polygons

@@ -5,7 +5,7 @@ import json
 import math
 import re
 from argparse import Namespace
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from itertools import combinations
 
 import pytest
@@ -19,6 +19,7 @@ from dalirefurb.errors import ConfigurationError, DalirefurbError
 from dalirefurb.show import GREY
 from dalirefurb.tuning.choice import Verified, rival, settled
 from dalirefurb.tuning.costs import ORDERS, Costs, StepCosts
+from dalirefurb.tuning.model import Prediction
 from dalirefurb.tuning.report import forms, shown, table
 from dalirefurb.tuning.tune import advise, workload_of
 from tests.in_turn import in_turn
@@ -416,11 +417,18 @@ def test_all_that_was_computed_is_written():
     written = choice.as_dict()
     assert (written["min_kept"], written["headspace"]) == (0.9, choice.headspace)
     assert len(written["rows"]) == len(choice.rows) > 10
+    assert list(written) == [
+        *("verdict", "headspace", "leave_off", "min_kept", "recommended", "missing", "verified"),
+        *("standard", "rows", "machine", "workload", "costs"),
+    ]
+    assert (written["machine"], written["workload"]) == (asdict(on), asdict(choice.workload))
     first = {"recipe": "paper", "split": 1, "final": "stage_1", "reuse_factor": 1, "devices": ["cpu", "cpu"]}
-    assert first.items() <= written["standard"].items()
+    assert (first | {"coverage": 1, "tier": "none", "misses": 1}).items() <= written["standard"].items()
     assert written["standard"]["images_per_s"] == choice.standard.images_per_s != written["rows"][0]["images_per_s"]
-    taken = {"final": "stage_4", "tier": "device", "devices": ["gpu", "gpu"], "misses": choice.recommended.misses}
-    assert taken.items() <= written["recommended"].items()
+    where = {"recipe": "paper", "split": 4, "final": "stage_4", "devices": ["gpu", "gpu"]}
+    what = {"reuse_factor": 5, "coverage": 0.996, "tier": "device"}
+    reached = {field.name: getattr(choice.recommended, field.name) for field in fields(Prediction)[1:]}
+    assert written["recommended"] == where | what | reached
     standard, recommended, other = written["verified"]
     assert (standard["achieved"], recommended["achieved"]) == ((1400,) * 3, (6000, 6010, 6000))
     assert (standard["prediction"], recommended["prediction"]) == (written["standard"], written["recommended"])

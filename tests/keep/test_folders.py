@@ -13,6 +13,7 @@ from dalirefurb.errors import ConfigurationError, StoreError
 from dalirefurb.keep.upkeep import inspect
 from tests.keep.test_kept import ALL, NUM_SAMPLES, Counted, assert_same, served
 from tests.keep.test_prefix import CROPPED, photos
+from tests.pictures import write_folder
 
 __all__ = ["photos"]
 
@@ -35,6 +36,15 @@ def test_each_sample_is_read_once_and_is_on_one_disk(form: Any, photos: ImageFol
     found = [inspect(path).kept for path in disks(tmp_path)]
     assert sum(found) == NUM_SAMPLES
     assert min(found) >= 3
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["encoded", "decoded", "planes", "prefix"])
+def test_a_file_that_is_missing_leaves_those_beside_it_to_be_kept(form: Any, tmp_path: Path) -> None:
+    source = ImageFolder(write_folder(tmp_path / "photos", num_samples=9))
+    Path(source.name(4)).unlink()
+    kept, told = Kept(source, tmp_path / "keep", form=form), list[int]()
+    assert (kept.fill(told=told.append), told) == (8, [9])
+    assert inspect(tmp_path / "keep").kept == 8
 
 
 def test_samples_are_where_keeps_of_before_have_them(tmp_path: Path) -> None:

@@ -849,6 +849,13 @@ def test_a_full_keep_says_so_once(photos: ImageFolder, tmp_path: Path, caplog: p
     assert re.search(r"is full: it has \d+ of 23 samples in the 60\.00 KB that it may take", line)
 
 
+def test_nothing_is_read_to_fill_a_keep_that_is_full(photos: ImageFolder, tmp_path: Path) -> None:
+    source = Counted(photos)
+    kept = Kept(source, tmp_path, form="encoded", size=0)
+    assert [kept.fill(), kept.fill()] == [0, 0]
+    assert sorted(source.asked) == ALL.tolist()
+
+
 def test_a_servers_page_is_not_kept_as_a_file(tmp_path: Path, photos: ImageFolder) -> None:
     class Server(Counted):
         away = True

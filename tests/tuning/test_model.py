@@ -231,6 +231,29 @@ def test_a_cache_on_the_disk_takes_what_the_ranks_files_take(tmp_path, std):
     assert largest_coverage(replace(on, disk_bytes=taken), trained, made) == 1
 
 
+def test_a_configuration_is_named_in_a_few_words():
+    on_gpu = split("crop_last", 1, devices=("cpu", "gpu"))
+    found = {
+        Configuration(made, *of).name
+        for made, of in (
+            (split("recipe"), (1, 1.0, "none")),
+            (split("paper"), (1, 1.0, "none")),
+            (on_gpu, (1, 1.0, "none")),
+            (split("recipe"), (3, 1.0, "memory")),
+            (split("mine", 0), (2, 0.25, "disk")),
+            (on_gpu, (5, 0.999, "tiered")),
+        )
+    }
+    assert found == {
+        "standard loading",
+        "standard loading (crop first)",
+        "standard loading (crop last on cpu/gpu)",
+        "recipe, cached after operation 1 of rand_augment, reuse factor 3, memory",
+        "mine, cached before the stage_0, reuse factor 2, disk, 25.0% of the samples",
+        "crop last on cpu/gpu, cached after the decode, reuse factor 5, tiered, 99.9% of the samples",
+    }
+
+
 CONFIGURATIONS = st.builds(
     Configuration,
     st.builds(

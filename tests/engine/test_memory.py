@@ -160,6 +160,24 @@ def test_final_images_are_counted_for_groups_of_hits_which_are_the_longest() -> 
     assert images[1] == 2 * images[0]
 
 
+@pytest.mark.parametrize(
+    ("kernels", "apart", "counts"),
+    [
+        ("numba", False, {"images on their way in threads": 1, "final images on their way": 28}),
+        ("numba", True, {"images on their way in threads": 1, "partial": 5, "final images on their way": 28}),
+        ("dali", False, {"decoding": 1, "final images on their way": 28}),
+        ("dali", True, {"decoding": 1, "partial": 4, "final images on their way": 16, "work on final images": 1}),
+    ],
+)
+def test_what_is_counted_is_what_each_way_has(kernels: str, apart: bool, counts: dict[str, int]) -> None:
+    """In multiples of the partial images of a group; where one part does all there are none."""
+    needs = counted(CPU, kernels=kernels, apart=apart, given={"replicas": 1, "look_ahead": 1})[HOST]
+    partial, threads = "partial images on their way", needs["threads"] // PARTIAL
+    usual = {"samples as they were read": 4, "threads": threads}
+    expected = {partial if name == "partial" else name: times for name, times in (counts | usual).items()}
+    assert {name: nbytes // PARTIAL for name, nbytes in needs.items() if nbytes} == expected
+
+
 def test_what_kernels_leave_to_dali_is_counted() -> None:
     """Levels between the two, and float32 for bfloat16, as DALI makes."""
     own = Custom(lambda images: images, "own")

@@ -22,6 +22,7 @@ from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, simp
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import BATCH_SIZE, parser
 from dalirefurb.cli.tune import OF_MEASUREMENT, TUNED
+from dalirefurb.engine.partial_sizes import PartialSizes
 from dalirefurb.engine.stats import Stats, Verdict
 from dalirefurb.errors import ConfigurationError, DalirefurbError, ReadError, StoreError
 from dalirefurb.planning.refurbish import Frozen
@@ -31,11 +32,11 @@ from dalirefurb.tuning import measure as measuring
 from dalirefurb.tuning import tune as advising
 from dalirefurb.tuning import turns as turning
 from dalirefurb.tuning.choice import Verified
-from dalirefurb.tuning.costs import Costs, Key, StepCosts
+from dalirefurb.tuning.costs import Costs, Key, Spread, StepCosts
 from dalirefurb.tuning.measure import _Measurement, measure
 from dalirefurb.tuning.model import Configuration, Workload, predict
 from dalirefurb.tuning.tune import advise, check_disk, this_machine, turns_of, verify
-from dalirefurb.tuning.turns import Turns, read_some
+from dalirefurb.tuning.turns import Slice, Turns, read_some
 from tests.one_line import error_of
 from tests.pictures import write_folder
 from tests.tuning.made import costs, machine, split, steady, workload
@@ -912,6 +913,60 @@ def test_rounds_go_back_and_forth_and_each_turn_is_as_long_as_its_weight(monkeyp
     turns.clear()
     _Measurement._take_turns(measured, None, None)
     assert turns == []
+
+
+def test_costs_are_made_of_all_rounds_and_say_what_they_are_of(monkeypatch):
+    monkeypatch.setattr(measuring, "usable_cores", lambda: 3)
+    monkeypatch.setattr(measuring, "watch_others", lambda: lambda: 0.3)
+    monkeypatch.setattr(measuring, "copied_s", lambda images: float(images.sum()))
+    monkeypatch.setattr(measuring, "disk_speeds", lambda disk: (len(disk), 7.0, 0.0))
+    times = [(1.0, 0.5), (2.0, 0.5), (4.0, 0.0)]
+    rounds = [
+        Slice(image_s, 0.1, (image_s,) * 2, Stats(planning_s=1.0, preparing_s=prepared, storing_s=9, samples=samples))
+        for samples, (image_s, prepared) in enumerate(times, 1)
+    ]
+
+    class Rounds(_Measurement):
+        def _add_standards(self):
+            self.loaders[STANDARD] = SimpleNamespace(batch=lambda: (torch.ones(2, 3), None))
+
+        def _add_splits(self):
+            self.sizes[HITS] = PartialSizes(None, 100.0, 5.0, 200)
+
+        def _add_disk(self):
+            self.hand_over_s[STANDARD] = [0.1, 0.3, 0.2]
+
+        def _take_turns(self, step, batch):
+            assert (step, batch[0].shape) == (0.25, (2, 3))
+            self.slices |= {STANDARD: rounds, HITS: rounds[:1], REUSED: []}
+
+        def _missing(self, ready, filled, others):
+            return f"some, {others}"
+
+    samples = SimpleNamespace(unreadable=2, read_s=0.0625, mean_bytes=77.0, source=SimpleNamespace(encoded=True))
+    recipes, began = {"paper": rand_augment(32).at(3)}, time.perf_counter()
+    made = Rounds(samples, recipes, [STANDARD], 16, "disk", 90.0, lambda line: None, began).run(0.25)
+    assert [split.split for split in made.splits] == [3]
+    assert (made.splits[0].standard_s, made.splits[0].hit_s) == (Spread(2, 1.5, 3, 3), Spread(1, 1, 1, 1))
+    assert replace(made, splits=()) == Costs(
+        cores=3,
+        batch_size=16,
+        splits=(),
+        read_s=0.0625,
+        encoded_bytes=77.0,
+        serial_s=4 / 6,
+        hand_over_s=0.2,
+        reused_hand_over_s=0.2,
+        copy_s=6.0,
+        step=StepCosts(Spread(0.25, 0.25, 0.25, 3)),
+        miss_spread=1.125,
+        notes=(
+            "2 of the samples looked at cannot be read; they are left out",
+            "other processes took 0.3 cores while it measured: figures are those of what was left",
+        ),
+        limit_s=90.0,
+        missing="some, 0.3",
+    )
 
 
 @pytest.mark.parametrize(("image_s", "times"), [(0.004, 2), (0.006, 1)])

@@ -26,7 +26,7 @@ from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
 from dalirefurb.dali import insides
 from dalirefurb.dali.graph import ENCODED
-from dalirefurb.dali.runner import REPLICA_OPTIONS, tensors_of
+from dalirefurb.dali.runner import REPLICA_OPTIONS, tensors_of, undecodable
 from dalirefurb.dali_iterator import RefurbIterator
 from tests.pictures import jpeg, picture
 from tests.test_imports import MODULES, imported_by
@@ -240,6 +240,12 @@ def test_an_errors_text_tells_which_sample_failed_and_why(row: int) -> None:
         assert "pipeline" not in insides.reason_of(message), message
         alone = dalis_words(fn.decoders.image(ENCODED.node()), [good[: len(good) // 2]])
         assert insides.decoding_reason(insides.reason_of(alone)) == "its data are damaged, or end early", alone
+
+
+def test_samples_that_cannot_be_decoded_are_found_among_others() -> None:
+    good, why = jpeg(picture(0, height=40, width=50)), "its data are damaged, or end early"
+    files = [good[: len(good) // 2], good, good[: len(good) // 2], good]
+    assert [*undecodable([np.frombuffer(file, np.uint8) for file in files])] == [(0, why), (2, why)]
 
 
 def test_what_a_traced_function_raises_is_found_with_its_lines_and_no_generated_ones() -> None:

@@ -437,8 +437,12 @@ GROUP_V1 = {
         ),
         ({**MACHINE, **GROUP_V1, "sys/fs/cgroup/memory/memory.usage_in_bytes": "2900000"}, 0),
         ({**MACHINE, **GROUP_V1, "sys/fs/cgroup/memory/memory.usage_in_bytes": "200000"}, 2000000),
+        ({**MACHINE, **GROUP_V1, "sys/fs/cgroup/memory/memory.usage_in_bytes": ""}, 5120000),
     ],
-    ids=["no accounts", "machine", "group v2", "group v1", "without limit", "overdrawn", "with cache of others, too"],
+    ids=[
+        *("no accounts", "machine", "group v2", "group v1", "without limit", "overdrawn", "with cache of others, too"),
+        "of unknown use",
+    ],
 )
 def test_the_memory_at_hand_is_the_least_that_machine_and_groups_leave(
     tmp_path: Path, files: dict[str, str], expected: int | None

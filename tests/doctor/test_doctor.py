@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -260,7 +261,7 @@ def test_processes_beside_and_a_host_that_takes_cores_away_are_told(
         (root / "proc/stat").write_text("cpu  400 0 50 9000 0 0 0 200 0 0\n")
 
     monkeypatch.setattr(findings.time, "sleep", later)
-    times = iter([0.0, 1.0])
+    times = iter([9.0, 10.0])
     monkeypatch.setattr(findings.time, "perf_counter", lambda: next(times))
     load, host = findings.load(root)
     assert (load.state, load.said) == ("slow", "keep 3.0 cores busy")
@@ -426,20 +427,41 @@ def test_shared_memory_is_as_fast_as_it_was_first_read(monkeypatch: pytest.Monke
 def test_speeds_are_bytes_a_second_of_a_file_that_is_dropped_from_the_page_cache_and_takes_half_the_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look at the clock takes a tenth of a second: of 8 MB 4 are written, and read twice."""
-    clock = count(0)
+    """Each look at the clock takes a tenth of a second: of 16 MB 8 are written, and read twice."""
+    clock = count(90)
     dropped: list[int] = []
     monkeypatch.setattr(findings.time, "perf_counter", lambda: next(clock) / 10)
     monkeypatch.setattr(findings.os, "posix_fadvise", lambda *given: dropped.append(given[3]))
-    monkeypatch.setattr(findings.shutil, "disk_usage", lambda _: SimpleNamespace(free=8 << 20))
+    monkeypatch.setattr(findings.shutil, "disk_usage", lambda _: SimpleNamespace(free=16 << 20))
     written, *read = findings.disk_speeds(tmp_path)
-    assert written == pytest.approx((4 << 20) / 0.1)
-    assert read == [pytest.approx((4 << 20) / 0.2)] * 2  # The end of the file is found at another look.
+    assert written == pytest.approx((8 << 20) / 0.2)
+    assert read == [pytest.approx((8 << 20) / 0.3)] * 2  # The end of the file is found at another look.
     assert dropped == [findings.os.POSIX_FADV_DONTNEED]
     # However much room there is, no more than a quarter of a GB; here of 12 MB, which take three looks.
     monkeypatch.setattr(findings.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 40))
     monkeypatch.setattr(findings, "_MOST_BYTES", 12 << 20)
     assert findings.disk_speeds(tmp_path)[0] == pytest.approx((12 << 20) / 0.3)
+
+
+def test_a_quarter_of_a_gigabyte_is_written_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+
+    class File(BytesIO):
+        def write(self, content: bytes) -> int:  # type: ignore[override]
+            written.append(len(content))
+            return super().write(b"some") if len(written) == 1 else 0
+
+        def fileno(self) -> int:
+            return 0
+
+    clock = count(9000)
+    monkeypatch.setattr(findings.time, "perf_counter", lambda: next(clock) / 1000)
+    monkeypatch.setattr(findings.tempfile, "TemporaryFile", lambda **_: File())
+    monkeypatch.setattr(findings.shutil, "disk_usage", lambda _: SimpleNamespace(free=8 << 40))
+    for name in ("fdatasync", "posix_fadvise"):
+        monkeypatch.setattr(findings.os, name, lambda *_: None)
+    findings.disk_speeds(tmp_path)
+    assert sum(written) == 256 << 20
 
 
 def test_a_file_is_looked_for_in_the_page_cache_at_its_beginning_middle_and_end(
@@ -485,7 +507,7 @@ def test_of_a_data_set_half_of_which_is_in_the_page_cache_that_is_told_and_what_
     monkeypatch.setattr(findings, "_cached_share", shares.get)
     monkeypatch.setattr(findings, "_kinds", lambda _: ())
     monkeypatch.setattr(Path, "read_bytes", lambda path: (read.append(path), whole(path))[1])
-    clock = iter([0.0, 0.5, 2.0, 2.0])
+    clock = iter([9.0, 9.5, 11.0, 11.0])
     monkeypatch.setattr(findings.time, "perf_counter", lambda: next(clock))
     told, measured = findings.data_set(folder)
     assert (told.state, told.values["page_cache_share"]) == (state, share)
@@ -566,7 +588,7 @@ def test_the_time_of_a_file_that_pillow_decodes_is_the_mean_of_these(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each look at the clock takes a thousandth of a second."""
-    clock = count(0)
+    clock = count(9000)
     monkeypatch.setattr(findings.time, "perf_counter", lambda: next(clock) / 1000)
     files = [tmp_path / name for name in ("a.gif", "b.png", "c.gif", "d.png", "e.gif")]
     for path in files:

@@ -547,3 +547,28 @@ def test_a_keep_is_said_to_have_what_it_has_in_its_form(monkeypatch, tmp_path, c
     assert "1,234 intact, 2 damaged, the first is sample 7. Nothing damaged is served" in capsys.readouterr().out
     assert main(["cache", "purge", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"{tmp_path} is deleted: 5.00 KB\n"
+
+
+@pytest.mark.parametrize("command", ["train", "show"])
+def test_the_help_says_for_which_techniques_a_number_is(command, capsys):
+    with pytest.raises(SystemExit):
+        parser().parse_args([command, "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for start in (
+        "--reuse-factor N epochs in which",
+        "--echoing-factor X echo and batch_echo: how often",
+        "--buffer-size N echo and batch_echo: images",
+        "--num-cache-objects N smartcache: images",
+        "--replace-percent X smartcache: share",
+        "--lag N autoassist: batches",
+        "--remove-layers N simplified: operations",
+    ):
+        assert f" {start} " in said
+
+
+def test_the_help_says_what_each_command_is_for(capsys):
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--help"])
+    said = capsys.readouterr().out
+    for command in ("train", "show", "demo", "tune", "cache", "keep", "compile", "doctor"):
+        assert re.search(rf"^ +{command} +[a-z]+ ", said, re.MULTILINE), command

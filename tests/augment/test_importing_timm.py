@@ -231,6 +231,19 @@ def test_a_pretrained_cfg_is_resolved_before() -> None:
     assert "; " not in str(refused.value)
 
 
+OF_A_MODEL = """url file state_dict hf_hub_id hf_hub_filename source architecture tag custom_load test_input_size
+min_input_size fixed_input_size test_crop_pct num_classes label_offset label_names label_descriptions pool_size
+test_pool_size first_conv classifier license description origin_url paper_name paper_ids notes"""
+
+
+def test_all_that_only_a_pretrained_cfg_has_is_known() -> None:
+    names = OF_A_MODEL.split()
+    with pytest.raises(TypeError) as refused:
+        Recipe.from_timm(**dict.fromkeys(names))
+    assert f"pretrained_cfg has {', '.join(map(repr, names))}, too: pass" in str(refused.value)
+    assert "there is no argument" not in str(refused.value)
+
+
 NEUTRAL: dict[str, Any] = {
     "re_split": False,
     "num_aug_repeats": 0,
@@ -352,6 +365,23 @@ def test_timms_own_defaults_ask_for_nothing(function: str, file: str) -> None:
         ("img_dtype", "with_output"),
         ("num_aug_repeats", "a sample is served once an epoch"),
         ("re_split", "leave it out"),
+        ("remode", "it is re_mode here"),
+        ("recount", "it is re_count here"),
+        ("train_interpolation", "it is interpolation here"),
+        ("img_size", "it is input_size here"),
+        ("fp16", "with_output"),
+        ("num_aug_splits", "a sample is served once an epoch"),
+        ("cutmix", r"dalirefurb.Mix\(num_classes, cutmix="),
+        ("force_color_jitter", "in a Recipe of your own"),
+        ("worker_seeding", r"Refurbish\(..., seed=0\)"),
+        *(
+            (name, "images and batches of another size are another loader's")
+            for name in ("num_batches", "input_size_choices", "batch_size_choices", "batch_schedule_spread")
+        ),
+        *(
+            (name, "images are made, not patches")
+            for name in ("patch_size", "max_seq_len", "patchify_channels_last", "patchify_flatten")
+        ),
     ],
 )
 def test_names_of_timms_command_line_and_of_its_loader_are_known(name: str, told: str) -> None:

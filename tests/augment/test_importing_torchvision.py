@@ -628,9 +628,16 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([*NORMALIZED, T.RandomCrop(32, padding=4)], "put it before Normalize"),
     ([*NORMALIZED, T.Grayscale()], "Grayscale after Normalize cannot be imported"),
     ([*NORMALIZED, T.ToPILImage()], "ToPILImage after Normalize cannot be imported"),
-    (
-        [T.ToTensor(), T.RandomSolarize(0.5)],
-        "RandomSolarize of pixels in 0..1 cannot be imported: put it before ToTensor",
+    *(
+        ([T.ToTensor(), transform], f"{name} of pixels in 0..1 cannot be imported: put it before ToTensor")
+        for name, transform in {
+            "RandomSolarize": T.RandomSolarize(0.5),
+            "RandomPosterize": T.RandomPosterize(4),
+            "RandomEqualize": T.RandomEqualize(),
+            "RandAugment": T.RandAugment(),
+            "AutoAugment": T.AutoAugment(),
+            "TrivialAugmentWide": T.TrivialAugmentWide(),
+        }.items()
     ),
     ([T.ToTensor(), T.RandomRotation(9, fill=1)], "RandomRotation of pixels in 0..1 cannot be imported"),
     ([T.RandomErasing()], "RandomErasing of an image cannot be imported: put it after ToTensor"),
@@ -638,6 +645,8 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([T.ToTensor(), T.RandomErasing(value=2.0)], "RandomErasing(value=2.0) cannot be imported: pass another value"),
     ([T.RandomApply([T.RandomCrop(32)])], "RandomCrop inside of another transform cannot be imported: put it outside"),
     ([T.RandomApply(END)], "ToTensor inside of another transform cannot be imported"),
+    ([T.RandomApply([T.Pad(4)])], "Pad inside of another transform cannot be imported: put it outside"),
+    ([T.ToTensor(), T.RandomApply([T.RandomErasing()])], "RandomErasing inside of another transform cannot be"),
     (
         [of_v2("ToDtype", "_misc", dtype=torch.float32, scale=False)],
         "ToDtype(torch.float32, scale=False) cannot be imported: pass scale=True",

@@ -1,16 +1,52 @@
 """What stages, outputs and presets are where nothing else is said: others' trainings depend on it."""
 
 import inspect
+import math
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from dalirefurb import augment
-from dalirefurb.augment import presets, published
+from dalirefurb.augment import (
+    AdjustSharpness,
+    AugMix,
+    AutoAugmentFirst,
+    ColorJitter,
+    CopyPaste,
+    Cutout,
+    GaussianBlur,
+    HorizontalFlip,
+    MagnitudeNoise,
+    MixUp,
+    Mosaic,
+    Posterize,
+    RandAugmentLayer,
+    RandomAffine,
+    RandomApply,
+    RandomCrop,
+    RandomErasing,
+    RandomGrayscale,
+    RandomPerspective,
+    RandomResizedCrop,
+    RandomRotation,
+    ScaleJitter,
+    Solarize,
+    SolarizeAdd,
+    TimmRandAugmentLayer,
+    TimmWeightedLayers,
+    TrivialAugmentLayer,
+    VerticalFlip,
+    presets,
+    published,
+)
 from dalirefurb.augment.importing.timm import CreateTransform
 from dalirefurb.augment.output import Output
+from dalirefurb.augment.presets import rand_augment
+from dalirefurb.augment.published import airbench, large_scale_jitter, segmentation, yolo
+from dalirefurb.errors import ConfigurationError
 
 DEFAULTS = """
 AdjustSharpness: name='adjust_sharpness'
@@ -138,3 +174,84 @@ def test_what_is_not_given_is_as_it_always_was(name: str, defaults: str) -> None
     parameters = inspect.signature(named(name)).parameters.values()
     told = [f"{each.name}={each.default!r}" for each in parameters if each.default is not each.empty]
     assert " ".join(told) == " ".join(defaults.split())
+
+
+LIMITS: list[tuple[Callable[[Any], object], tuple[Any, ...], tuple[Any, ...]]] = [
+    *(
+        (partial(lambda stage, share: stage(probability=share), stage), (0, 1), (-0.01, 1.01))
+        for stage in (HorizontalFlip, VerticalFlip, RandomErasing, RandomGrayscale, RandomPerspective, MixUp, CopyPaste)
+    ),
+    (lambda share: Cutout(8, share), (0, 1), (-0.01, 1.01)),
+    (lambda share: RandomApply(HorizontalFlip(), share), (0, 1), (-0.01, 1.01)),
+    *(
+        (partial(lambda name, change: ColorJitter(**{name: change}), name), (0, 9, (0, 9)), (-0.01, math.inf, (-1, 0)))
+        for name in ("brightness", "contrast", "saturation")
+    ),
+    (lambda hue: ColorJitter(hue=hue), (0, 0.5, (-0.5, 0.5)), (-0.01, 0.51, (-0.51, 0), (0, 0.51), (0.2, 0.1))),
+    (lambda sigma: GaussianBlur(3, sigma), (0.001, (0.001, 0.001), 99), (0.0009, math.inf, (0.0009, 1), (2, 1))),
+    (lambda size: GaussianBlur(size), (1, 3), (0, 2)),
+    (lambda threshold: SolarizeAdd(1, threshold), (0, 256), (-1, 257)),
+    (lambda addition: SolarizeAdd(addition), (-255, 0, 255), (-256, 256)),
+    (lambda padding: RandomCrop(8, padding=padding), (0, 1), (-1,)),
+    (lambda margin: RandomCrop(8, margin), (0, 1), (-1,)),
+    (lambda scale: RandomErasing(scale=scale), ((1e-9, 1), (1, 1)), ((0, 1), (0.5, 1.01), (0.5, 0.4))),
+    (lambda ratio: RandomErasing(ratio=ratio), ((1e-9, 1e9), (1, 1)), ((0, 1), (1, math.inf), (2, 1))),
+    (lambda count: RandomErasing(count=count), (1, (1, 1), (2, 3)), (0, (0, 1), (2, 1))),
+    (lambda mean: RandomErasing(mean=(0.5, mean, mean)), (0, 1), (-0.01, 1.01)),
+    (lambda std: RandomErasing(std=(0.5, std, std)), (0, 1), (-0.01, 1.01)),
+    (lambda holes: Cutout(8, holes=holes), (1, 2), (0,)),
+    (lambda scale: ScaleJitter(8, scale), ((1e-9, 1e9), (1, 1)), ((0, 1), (1, math.inf), (2, 1))),
+    (lambda scale: RandomResizedCrop(8, scale), ((1e-9, 1), (1, 1)), ((0, 1), (0.5, 1.01), (0.5, 0.4))),
+    (lambda ratio: RandomResizedCrop(8, ratio=ratio), ((1e-9, 1e9), (1, 1)), ((0, 1), (1, math.inf), (2, 1))),
+    (lambda degrees: RandomRotation(degrees), (0, 999, (-999, 999)), (-0.01, math.inf, (0, math.inf), (2, 1))),
+    (lambda share: RandomAffine(0, translate=share), ((0, 0), (1, 1)), ((-0.01, 0), (0, -0.01), (1.01, 0), (0, 1.01))),
+    (lambda scale: RandomAffine(0, scale=scale), ((1e-9, 1e9), (1, 1)), ((0, 1), (1, math.inf), (2, 1))),
+    (
+        lambda shear: RandomAffine(0, shear=shear),
+        (0, 89.9, (-89.9, 89.9), (0, 0, -89.9, 89.9)),
+        (-0.01, 90, (-90, 0), (0, 90), (2, 1), (0, 0, -90, 0), (0, 0, 0, 90), (0, 0, 2, 1)),
+    ),
+    (lambda share: RandomPerspective(share), (0, 1), (-0.01, 1.01)),
+    (lambda alpha: MixUp(alpha), (1e-9, 999), (0, math.inf)),
+    (lambda share: CopyPaste(share), (0, 1), (-0.01, 1.01)),
+    (lambda share: CopyPaste(min_visible=share), (0, 1), (-0.01, 1.01)),
+    (lambda images: Mosaic(8, images=images), (4, 9), (1, 5, 16)),
+    (lambda severity: AugMix(severity=severity), (0, 99), (-0.01, math.inf)),
+    (lambda width: AugMix(mixture_width=width), (1, 9), (0,)),
+    (lambda depth: AugMix(chain_depth=depth), (-1, 1, 9), (-2, 0)),
+    (lambda alpha: AugMix(alpha=alpha), (1e-9, 99), (0, math.inf)),
+    (lambda share: AutoAugmentFirst(policy=[("Invert", share, 3, "Invert", 0, 3)]), (0, 1), (-0.01, 1.01)),
+    (lambda share: AutoAugmentFirst(policy=[("Invert", 0, 3, "Invert", share, 3)]), (0, 1), (-0.01, 1.01)),
+    (lambda magnitude: AutoAugmentFirst(policy=[("Rotate", 0, magnitude, "Invert", 0, 3)]), (0, 9), (-1, 10)),
+    (lambda magnitude: AutoAugmentFirst(policy=[("Invert", 0, 3, "Rotate", 0, magnitude)]), (0, 9), (-1, 10)),
+    (Solarize, (0, 256), (-1, 257)),
+    (Posterize, (0, 8), (-1, 9)),
+    (AdjustSharpness, (0, 99), (-0.01, math.inf)),
+    (lambda magnitude: RandAugmentLayer(magnitude=magnitude), (0, 30), (-1, 31)),
+    (lambda bins: RandAugmentLayer(magnitude=0, num_magnitude_bins=bins), (2, 99), (1,)),
+    (lambda bins: TrivialAugmentLayer(num_magnitude_bins=bins), (2, 99), (1,)),
+    (lambda magnitude: TimmRandAugmentLayer(magnitude=magnitude), (0, 99), (-0.01, math.inf)),
+    (lambda share: TimmRandAugmentLayer(probability=share), (0, 1), (-0.01, 1.01)),
+    (lambda layers: TimmWeightedLayers(layers=layers), (1, 3), (0,)),
+    (lambda std: TimmRandAugmentLayer(noise=MagnitudeNoise(std)), (0, 99), (-0.01, math.inf)),
+    (lambda most: TimmRandAugmentLayer(noise=MagnitudeNoise(most=most)), (1e-9, 99), (0, math.inf)),
+    (lambda layers: rand_augment(layers=layers), (1, 9), (0,)),
+    (lambda cutout: airbench(cutout=cutout), (0, 31), (-1, 32)),
+    (lambda translate: airbench(translate=translate), (0, 9), (-1,)),
+    (lambda translate: yolo(translate=translate), (0, 1), (-0.01, 1.01)),
+    (lambda scale: yolo(scale=scale), (0, 0.99), (-0.01, 1)),
+    (lambda margin: large_scale_jitter(margin=margin), (0, 9), (-1,)),
+    (lambda margin: segmentation(margin=margin), (0, 9), (-1,)),
+]
+"""Of each: what is taken still, and what is refused."""
+
+
+@pytest.mark.parametrize(("make", "taken", "refused"), LIMITS, ids=range(len(LIMITS)))
+def test_numbers_are_taken_up_to_their_limits(
+    make: Callable[[Any], object], taken: tuple[Any, ...], refused: tuple[Any, ...]
+) -> None:
+    for number in taken:
+        make(number)
+    for number in refused:
+        with pytest.raises(ConfigurationError):
+            make(number)

@@ -742,15 +742,28 @@ def test_what_takes_turns_is_cached_where_and_as_far_as_it_is_to_be(folder, tmp_
     found = []
     for tier in ("none", "memory", "disk", "tiered", "device"):
         reuse_factor, coverage = (1, 1.0) if tier == "none" else (3, 0.4)
-        made = Configuration(split(place=3), reuse_factor, coverage, tier)
+        devices = ("gpu", "gpu") if tier == "device" else ("cpu", "gpu")
+        made = Configuration(split(place=3, devices=devices), reuse_factor, coverage, tier)
         with ExitStack() as stack:
             turns = turns_of(made, source, recipes, 16, tmp_path, 12_345, stack)
         planner = turns.planner
         found.append((type(turns.store).__name__, type(planner).__name__, turns.recipe.split))
-        assert (planner.batch_size, len(planner)) == (16, 3)
+        assert (planner.batch_size, len(planner), turns.devices) == (16, 3, devices)
         assert tier == "none" or (planner.reuse_factor, planner.coverage) == (3, 0.4)
     stores = ["MemoryStore", "DiskStore", "TieredStore", "DeviceStore"]
     assert found == [("NoneType", "Standard", 4), *((store, "Refurbish", 3) for store in stores)]
+
+
+def test_what_is_measured_works_on_its_own_devices(monkeypatch):
+    given, devices = [], ("cpu", "gpu")
+    monkeypatch.setattr(turning, "Loader", lambda *_, **options: given.append(options))
+    Turns(None, None, None, devices=devices)._loader()
+    assert (given[0]["partial_device"], given[0]["final_device"]) == devices
+    monkeypatch.setattr(measuring, "Turns", lambda *_, **options: SimpleNamespace(**options, fill=list))
+    measured = _Measurement(None, {"paper": rand_augment(32)}, [], 16, None, 90.0, print, 0.0)
+    for key in (HITS._replace(devices=devices), REUSED._replace(devices=devices)):
+        measured._add(key, range(48), MemoryStore())
+        assert measured.loaders[key].devices == devices
 
 
 def test_room_slices_and_steps_are_those_of_a_batch(monkeypatch):

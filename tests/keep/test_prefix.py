@@ -258,10 +258,13 @@ def test_an_image_that_a_stage_makes_too_large_is_a_bad_sample(
     photos: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of more pixels than a loader's default, which is made small here."""
-    monkeypatch.setattr(forms, "BadSamplePolicy", lambda: BadSamplePolicy(max_pixels=40 * 40))
-    with pytest.raises(SampleError, match=r"resize.* 1,600") as caught:
-        kept(photos, tmp_path).read(ALL[3:])
-    assert (caught.value.index, caught.value.name) == (3, photos.name(3))
+    pixels = np.array([image.size // 3 for image in kept(photos, tmp_path / "all").read(ALL)])
+    small, large = pixels.argmin(), pixels.argmax()
+    assert pixels[small] < pixels[large]
+    monkeypatch.setattr(forms, "BadSamplePolicy", lambda: BadSamplePolicy(max_pixels=int(pixels[small])))
+    with pytest.raises(SampleError, match=rf"resize.* {pixels[small]:,}") as caught:
+        kept(photos, tmp_path / "some").read(np.array([small, large]))
+    assert (caught.value.index, caught.value.name) == (large, photos.name(large))
 
 
 def doubled(images: Any) -> Any:

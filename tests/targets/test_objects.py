@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dalirefurb.augment import RandomPerspective
 from dalirefurb.augment.geometry import Geometry
 from dalirefurb.augment.maps import placed
-from dalirefurb.targets import Boxes, Objects, masks, objects
+from dalirefurb.targets import Boxes, Keypoints, Objects, Polygons, masks, objects
 from dalirefurb.targets.objects import Pasted, map_polygons, rows_of
 
 HEIGHT, WIDTH = SIZE = (48, 64)
@@ -303,6 +303,20 @@ def test_a_covered_box_of_which_too_little_is_in_the_image_is_dropped_though_all
         shown, sizes = np.zeros(1, np.int64), np.array([[10, 10]])
         moved = objects.moved_objects({"boxes": boxes}, shown, sizes, whole(IDENTITY), (10, width), pasted=covered)
         assert (moved[0]["boxes"].values.tolist(), moved[1]) == ([] if dropped else left.tolist(), dropped)
+
+
+def test_shares_are_of_the_sides_of_their_own_image() -> None:
+    targets = {
+        "boxes": Boxes([[[0, 0, 0.5, 0.25]]] * 2, normalized=True),
+        "points": Keypoints([[[[0.5, 0.25]]]] * 2, normalized=True),
+        "outlines": Polygons([[[[0, 0, 0.5, 0, 0.5, 0.25]]]] * 2, normalized=True),
+    }
+    sizes, places = np.array([[40, 20], [8, 80]]), whole(np.repeat(IDENTITY, 2, axis=0))
+    moved, _ = objects.moved_objects(targets, np.array([1, 0]), sizes, places, SIZE)
+    assert moved["boxes"].values.tolist() == [[0, 0, 10, 10], [0, 0, 40, 2]]
+    assert moved["points"].values.tolist() == [[[10, 10]], [[40, 2]]]
+    outlines = [[[part.tolist() for part in each] for each in its] for its in moved["outlines"]]
+    assert outlines == [[[[[0, 0], [10, 0], [10, 10]]]], [[[[0, 0], [40, 0], [40, 2]]]]]
 
 
 def test_an_object_of_two_boxes_is_dropped_with_either_of_them() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -367,8 +367,9 @@ class Reader:
         samples = self._source.read(indices)
         if self._source.encoded:
             samples = list(samples)
+            there = os.path.exists  # That of `Path` raises for a name that is too long, as addresses are.
             for index, sample in zip(indices.tolist(), samples, strict=False):
-                if self._were_images[index] and is_page(sample) and not Path(self._source.name(index)).exists():
+                if self._were_images[index] and is_page(sample) and not there(self._source.name(index)):
                     raise OSError(f"a page came where an image was: {sample[:64].tobytes()!r}")
         return samples
 

@@ -515,6 +515,16 @@ def test_a_page_where_an_image_was_is_no_bad_sample(page: bytes, heard: Heard) -
     assert heard.count("a page came where an image was") == 1
 
 
+def test_a_page_is_told_of_an_address_too_long_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Faulty(OSError, set())
+    source.name = lambda index: f"http://host/{index}.jpg?signature={'0' * 5000}"  # type: ignore[method-assign]
+    with closing(Reader(source, max_batch_size=4, num_threads=1, retry_s=0)) as reader:
+        reader.sizes(np.arange(2))
+        monkeypatch.setattr(source, "read", lambda indices: [np.frombuffer(b"<html>503", np.uint8)] * len(indices))
+        with pytest.raises(ReadError, match="a page came where an image was: b'<html>503'"):
+            reader.sizes(np.arange(2))
+
+
 def test_a_page_where_no_image_was_is_a_bad_sample() -> None:
     class Pages(Faulty):
         def read(self, indices: NDArray[np.int64]) -> list[NDArray[np.uint8]]:

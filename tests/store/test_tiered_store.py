@@ -367,6 +367,17 @@ def test_budgets_that_leave_samples_without_a_slot_warn_once_with_both_numbers()
     store.close()
 
 
+@pytest.mark.parametrize(("shape", "arena_bytes"), [(SHAPE, 0), (None, 6000)])
+def test_no_file_is_made_where_memory_has_all_slots(tmp_path: Path, shape: Any, arena_bytes: int) -> None:
+    path = tmp_path / "store"
+    with TieredStore(memory="1MB", path=path) as store:
+        store.open(StoreSpec(shape, 6, {}, arena_bytes))
+        assert not path.exists()
+    with TieredStore(memory=200, path=path) as store:
+        store.open(StoreSpec(shape, 6, {}, arena_bytes))
+        assert path.exists()
+
+
 def test_a_share_of_the_disk_counts_what_the_file_has_already(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a disk on which nobody else writes meanwhile."""
     free = SimpleNamespace(disk_usage=lambda folder: SimpleNamespace(free=10_000))

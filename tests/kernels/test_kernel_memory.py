@@ -46,6 +46,7 @@ from dalirefurb.augment import (
 )
 from dalirefurb.augment.policies.operations import Group
 from dalirefurb.augment.stage import MOST_PIXELS, Stage, draw
+from dalirefurb.augment.stages.color import LONGEST_KERNEL
 from dalirefurb.dali import GraphError
 from dalirefurb.errors import LoaderError
 from dalirefurb.image_batch import Images, row_addresses
@@ -233,6 +234,9 @@ def test_memory_is_used_again_unless_it_is_much(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(rows, "KEPT_BYTES", small.scratch.nbytes)
     alone = mine.provided(large)
     assert alone.record["scratch"][0] != addresses[0]
+    for most, kept in ((2 * small.scratch.nbytes, True), (2 * small.scratch.nbytes - 1, False)):
+        monkeypatch.setattr(rows, "KEPT_BYTES", most)
+        assert (mine.provided(small).record["scratch"][0] == addresses[0]) == kept
     mine.close()
 
 
@@ -320,6 +324,16 @@ def test_a_window_that_is_outside_is_named_and_not_painted(stage: Stage, number:
     window = arrays["numbers"][0, 1]
     window[number] = -1 if before else (40, 50)[number % 2] - window[(number + 2) % 4] + 1
     with pytest.raises(GraphError, match=r"did not carry out 1 \(a window must lie within its image, "):
+        run(work)
+    assert np.isnan(results[1]).all()
+    assert not np.isnan(results[0]).any()
+
+
+def test_a_blur_of_more_than_its_longest_kernel_is_named_and_not_made() -> None:
+    work, results = prepared((GaussianBlur(5), CenterCrop(24)), [(30, 30), (40, 50)])
+    radii = work.arrays["numbers"][0, :, 1]
+    radii[:] = LONGEST_KERNEL // 2, LONGEST_KERNEL // 2 + 1
+    with pytest.raises(GraphError, match=r"did not carry out 1 \("):
         run(work)
     assert np.isnan(results[1]).all()
     assert not np.isnan(results[0]).any()

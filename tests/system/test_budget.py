@@ -76,6 +76,12 @@ def test_what_a_disk_has_room_for_is_of_the_folder_itself_or_of_a_files_folder(
     assert asked == [tmp_path] * 4
 
 
+def test_of_a_disk_that_cannot_be_asked_nothing_is_told(tmp_path: Path) -> None:
+    assert bytes_on_disk(tmp_path / "none" / "file") is None
+    with pytest.raises(ConfigurationError, match="a path must be that of a file or a folder, got ''"):
+        bytes_on_disk("")
+
+
 class Taking:
     """What is going to take so many bytes."""
 

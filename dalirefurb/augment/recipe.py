@@ -87,10 +87,11 @@ class Recipe(metaclass=TakesNumbers):
         for place, stage in enumerate(self.stages):
             inside = [each.name for each in stage.nested if each.partners]
             if inside or (stage.partners and place != self.split):
+                remedy = f"pass split={stage.name!r}, or put what comes between elsewhere"
                 raise ConfigurationError(
                     f"{(inside or [stage.name])[0]!r} takes several partial images of a batch, so it must be the first "
                     f"stage behind the split, and not inside of another one, got {' > '.join(names)} and split "
-                    f"{self.split}: pass split={stage.name!r}, or put what comes between elsewhere"
+                    f"{self.split}: {f'take it out of {stage.name!r}' if inside else remedy}"
                 )
         if isinstance(output, VolumeOutput):
             _check_volumes(self.stages, output)

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dalirefurb import Recipe, auto_augment, evaluate, rand_augment, simple, trivial_augment
+from dalirefurb import Output, Recipe, auto_augment, evaluate, rand_augment, simple, trivial_augment
+from dalirefurb.augment import HorizontalFlip
 from dalirefurb.augment.diversity import diversity
 from dalirefurb.augment.policies.layers import OperationLayer
 from dalirefurb.augment.policies.operations import AUTO_AUGMENT_OPERATIONS
@@ -132,6 +133,13 @@ def test_a_recipe_prints_what_each_split_keeps() -> None:
         "kept: of standard training's different images, at a reuse factor, if the final part begins there;",
         "this split keeps 0.80 at 2 and 0.68 at 3",
     ]
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0])
+def test_a_recipe_prints_that_what_is_done_always_or_never_is_not_random(probability: float) -> None:
+    recipe = Recipe([HorizontalFlip(probability)], Output(32), 0)
+    (line,) = (line for line in str(recipe).splitlines() if line.startswith("flip"))
+    assert line.split() == ["flip", "final", "no", "1", "1.00", "1.00"]
 
 
 def test_a_recipe_prints_height_and_width_of_its_output() -> None:

@@ -239,6 +239,8 @@ def test_cutout_happens_with_its_probability() -> None:
         ({"count": (3, 2)}, r"random_erasing: count must be an int .*, or two with 1 <= low <= high, got \(3, 2\)"),
         ({"count": (1, 2, 3)}, r"random_erasing: count must be an int .*, got \(1, 2, 3\)"),
         ({"mean": 0.5}, r"random_erasing: mean must be a number in 0..1, for each of 3 channels, got None"),
+        ({"mean": (0.5, 0.5)}, r"random_erasing: mean must be a number in 0..1, for each of 3 channels, got None"),
+        ({"std": (0.5,) * 4}, r"random_erasing: std must be a number in 0..1, for each of 3 channels, got None"),
         ({"mean": (124, 116, 104)}, r"random_erasing: mean must be .* got 124: pass the output's, of pixels in 0..1"),
         ({"std": (0.1, -0.1, 0.1)}, r"random_erasing: std must be .* got -0.1"),
     ],

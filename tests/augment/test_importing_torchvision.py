@@ -475,6 +475,9 @@ def test_a_pad_and_the_crop_after_it_are_one_stage() -> None:
 def test_arrays_that_are_padded_and_cropped_have_the_crops_size() -> None:
     recipe = imported(T.RandomCrop(32, padding=4), *END, raw=True)
     assert recipe.stages == (RandomCrop((32, 32), 8, 4),)
+    assert imported(T.RandomCrop(32, padding=4, pad_if_needed=True), *END, raw=True).stages == recipe.stages
+    flipped = imported(T.RandomHorizontalFlip(), T.RandomCrop(32, padding=4), *END, raw=True)
+    assert flipped.stages == (HorizontalFlip(), RandomCrop((32, 32), None, 4))
     assert imported(T.RandomHorizontalFlip(), *END, raw=True, size=32).output.size == 32
     assert "pass size=" in refusal(T.RandomHorizontalFlip(), *END, raw=True)
 
@@ -619,6 +622,10 @@ REFUSED: list[tuple[list[Any], str]] = [
     ([T.RandomCrop(32, padding=4, padding_mode="edge")], "pass 'constant' or 'reflect'"),
     ([T.RandomCrop(32, pad_if_needed=True)], "put a Resize to its size or more before it, or pass size="),
     ([T.Resize(31), T.RandomCrop(32, pad_if_needed=True)], "RandomCrop(pad_if_needed=True) cannot be imported"),
+    *(
+        ([T.Resize(sides), T.RandomCrop(32, pad_if_needed=True)], "RandomCrop(pad_if_needed=True) cannot be imported")
+        for sides in ((40, 30), (30, 40))
+    ),
     ([T.Pad(4), *END], "Pad cannot be imported: put RandomCrop after it"),
     ([T.Pad(4)], "Pad cannot be imported: put RandomCrop after it"),
     ([T.Pad(4), T.RandomCrop(32, padding=4)], "pad once"),

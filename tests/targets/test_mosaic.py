@@ -256,8 +256,12 @@ def test_boxes_outlines_keypoints_and_masks_of_all_images_are_around_what_they_w
             "'mosaic' takes several partial images of a batch, so it must be the first stage behind the split",
         ),
         (
+            lambda: Recipe([Decode(), Mosaic(8), HorizontalFlip()], Output(8), 2),
+            "got decode > mosaic > flip and split 2: pass split='mosaic', or put what comes between elsewhere",
+        ),
+        (
             lambda: Recipe([Decode(), Resize((8, 8)), RandomApply(Mosaic(8), 0.5)], Output(8), 2),
-            "'mosaic' takes several partial images of a batch, so it must be the first stage behind the split",
+            "inside of another one, got decode > resize > random_mosaic and split 2: take it out of 'random_mosaic'",
         ),
         (
             lambda: Recipe([Decode(), Resize((8, 8)), RandomApply(RandomChoice([Mosaic(8)]), 0.5)], Output(8), 2),

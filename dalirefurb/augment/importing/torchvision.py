@@ -144,7 +144,7 @@ class _Reader:
         name = kind(transform)
         if name == "RandomApply":
             inner = self._several(transform.transforms)
-            if len(inner) == 1 or transform.p in (0, 1):
+            if transform.p in (0, 1):
                 return [each for stage in inner for each in maybe(stage, transform.p)]
             return [RandomApply(inner, float(transform.p))] if inner else []
         if name == "RandomChoice":

@@ -1,5 +1,6 @@
 """What options mean where they are given and where they are not, and what the command line says of its work."""
 
+import errno
 import io
 import logging
 import math
@@ -462,6 +463,28 @@ def test_another_thread_than_the_main_one_imports_as_usual(monkeypatch):
     thread.join()
     signal.signal(signal.SIGUSR1, usual)
     assert done == [signal.default_int_handler]
+
+
+def test_what_cannot_be_complained_of_is_left_unsaid_and_what_cannot_be_said_is_an_error(monkeypatch):
+    class Full(io.StringIO):
+        def flush(self):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    closed = io.StringIO()
+    closed.close()
+    for stream in (Full(), closed):
+        monkeypatch.setattr(sys, "stderr", stream)
+        terminal.complain("wrong")
+    monkeypatch.setattr(sys, "stdout", Full())
+    with pytest.raises(terminal.OutputError, match="must be writable, but is not: No space left on device"):
+        terminal.say("done")
+
+    def broken(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(terminal, "_write", broken)
+    with pytest.raises(BrokenPipeError):
+        terminal.say("done")
 
 
 def test_what_a_stream_cannot_encode_is_written_with_escapes():

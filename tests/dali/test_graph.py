@@ -158,6 +158,7 @@ def test_what_each_copy_of_a_graph_had_to_do_is_forgotten_and_batches_come_in_or
     for levels in ((1, 2, 3), (4, 5), (6, 7, 8)):
         for level in levels:
             submit(level)
+        assert sorted(len(each._fed) for each in replicas._replicas) == [len(levels) // 2, (len(levels) + 1) // 2]
         if levels[0] != 4:
             assert [int(replicas.collect().as_array().max()) for _ in levels] == [*levels]
         else:

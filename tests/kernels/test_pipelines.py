@@ -356,6 +356,15 @@ def test_threads_are_known_by_their_names_and_keep_no_process_alive(lane: Decode
     assert all(thread.daemon for pool in pools for thread in pool._threads)
 
 
+def test_a_lane_has_the_threads_that_are_asked_for_and_one_more_where_it_decodes(lane: DecodePipeline) -> None:
+    """Of those of kernels the pipeline's own is one."""
+    decoding, _ = decoding_lane()
+    for each, kernels, graphs in ((lane, 2, 1), (decoding, 2, 2)):
+        pipeline = each._replica._pipeline
+        assert pipeline is not None
+        assert (len(each.pool._threads), pipeline.num_threads) == (kernels, graphs)
+
+
 def test_no_thread_is_made_before_there_is_something_to_do() -> None:
     before = threading.active_count()
     lane = DecodePipeline(None, max_rows=1, num_threads=4)

@@ -150,7 +150,7 @@ def airbench(
     output = output_of(size, shared)
     height, width = output.sides
     stages: list[Stage] = [HorizontalFlip()]
-    if translate:
+    if integer("translate", translate, 0, None, "4 is airbench96's"):
         stages.append(RandomCrop(output.size, 2 * translate, translate, padding_mode="reflect"))
     if integer("cutout", cutout, 0, None, "12 is airbench96's"):
         require(cutout < min(height, width), "cutout", f"less than {min(height, width)}", cutout, "12 is airbench96's")

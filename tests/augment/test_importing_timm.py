@@ -192,6 +192,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"re_mode": "noise"}, "re_mode must be const, rand or pixel"),
     ({"color_jitter": (0.4, 0.4), "is_training": True}, "timm's color_jitter=(0.4, 0.4) cannot be imported: pass one"),
     ({"crop_pct": 1.5}, "crop_pct must be a number above 0, and 1 at most, got 1.5: 0.875 is usual"),
+    *(
+        ({name: wrong, "is_training": True}, f"{stage}: probability must be a number in 0..1, got {wrong!r}")
+        for name, stage in (
+            ("color_jitter_prob", "random_color_jitter"),
+            ("gaussian_blur_prob", "random_gaussian_blur"),
+        )
+        for wrong in ("often", 2, (0.5, 1))
+    ),
     ({"crop_pct": -0.5}, "crop_pct must be a number above 0, and 1 at most, got -0.5"),
     *(({name: "no"}, f"{name} must be True or False, got 'no'") for name in ("is_training", "no_aug", "normalize")),
     ({"auto_augment": "rand-z9", "is_training": True}, "there is no 'z9' in 'rand-z9'"),

@@ -221,7 +221,8 @@ def test_the_shorter_side_is_as_long_as_is_said(margin: int) -> None:
         (lambda: large_scale_jitter(scale=(0, 1)), "^scale must be two finite numbers with 0 < low <= high, got"),
         (lambda: large_scale_jitter(scale=(1, float("inf"))), "^scale must be two finite numbers with 0 < low <= high"),
         (lambda: large_scale_jitter(margin=-1), "margin must be an int of at least 0, got -1: pass pixels"),
-        (lambda: airbench(translate=-1), "random_crop: margin must be an int of at least 0, got -2"),
+        (lambda: airbench(translate=-1), "^translate must be an int of at least 0, got -1: 4 is airbench96's"),
+        (lambda: airbench(translate="4"), "^translate must be an int of at least 0, got '4'"),  # type: ignore[arg-type]
         (lambda: convnext(erasing=1.5), "random_erasing: probability must be a number in 0..1, got 1.5"),
         (lambda: simclr(blur=-1), "random_gaussian_blur: probability must be a number in 0..1, got -1"),
         (lambda: resnet_strikes_back(0), "size must be a positive integer"),

@@ -70,7 +70,7 @@ def maybe(stage: Stage, probability: float) -> list[Stage]:
     """Return a stage that is applied with a probability; none where that is 0."""
     if not probability:
         return []
-    return [stage if probability == 1 else RandomApply(stage, float(probability))]
+    return [stage if probability == 1 else RandomApply(stage, probability)]
 
 
 def three(numbers: Sequence[float]) -> tuple[float, float, float]:

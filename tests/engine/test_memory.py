@@ -374,6 +374,8 @@ def test_what_a_store_in_memory_takes_is_what_it_sets_aside() -> None:
     varying = replace(SPEC, slot_shape=None, arena_bytes=10**9)
     assert MemoryStore().takes(varying) == (10**9, 0)
     assert MemoryStore(max_bytes=7).takes(varying) == (7, 0)
+    assert MemoryStore(max_bytes=10**12).takes(varying) == (10**9, 0)
+    assert MemoryStore(max_bytes=10**12).takes(SPEC) == MemoryStore().takes(SPEC)
     with MemoryStore() as store:
         store.open(SPEC)
         assert store.takes(SPEC) == (0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,9 @@ def test_a_column_of_another_kind_is_refused() -> None:
         objects_of(Table(COLUMNS), "xywh", labels="class")
     with pytest.raises(ConfigurationError, match=r"column 'objects' must have 'bbox' of each object.*TypeError"):
         objects_of(Table([None, None]), "xywh")
+    for none in ([], SimpleNamespace(features=None)):
+        with pytest.raises(ConfigurationError, match="objects must be a column of the dataset"):
+            objects_of(none, "xywh")
     with pytest.raises(ConfigurationError, match="format must be xyxy, xywh or cxcywh"):
         objects_of(Table(COLUMNS), "coco")  # type: ignore[arg-type]
 

@@ -18,7 +18,8 @@ import pytest
 import torch
 
 import dalirefurb
-from dalirefurb import Arrays, FileList, ImageFolder, Recipe, rand_augment, simple, trivial_augment, tune
+from dalirefurb import Arrays, FileList, ImageFolder, Output, Recipe, rand_augment, simple, trivial_augment, tune
+from dalirefurb.augment import Decode, HorizontalFlip, Mosaic, Resize
 from dalirefurb.cli import main
 from dalirefurb.cli.arguments import BATCH_SIZE, parser
 from dalirefurb.cli.tune import OF_MEASUREMENT, TUNED
@@ -583,7 +584,9 @@ def test_a_broken_image_is_left_out_and_told(tmp_path, monkeypatch):
     write_folder(tmp_path, num_samples=32)
     paths = sorted(map(str, tmp_path.glob("*/*.jpg")))
     (tmp_path / "gone.jpg").write_bytes(b"")
-    source = FileList([*paths, str(tmp_path / "missing.jpg"), str(tmp_path / "gone.jpg")], [0] * 34)
+    (tmp_path / "words.jpg").write_bytes(b"no image")  # Only who decodes it finds that out.
+    names = [str(tmp_path / f"{name}.jpg") for name in ("missing", "gone", "words")]
+    source = FileList([*paths, *names], [0] * 35)
     measured = measure(source, {"recipe": rand_augment(16)}, batch_size=16, limit_s=1.0)
     assert any("cannot be read" in note for note in measured.notes)
 
@@ -688,8 +691,11 @@ def test_budgets_are_shares_of_what_there_is_and_the_run_is_what_was_measured(fo
     monkeypatch.setattr(advising, "bytes_on_disk", lambda _: 10**11)
     monkeypatch.setattr(advising, "free_bytes", lambda: 10**12)
     monkeypatch.setattr(advising.torch.cuda, "is_available", lambda: True)
-    source = ImageFolder(folder)
-    advice = tune(source, rand_augment(32), batch_size=16, disk=tmp_path, epochs=7, min_kept=0.8, limit_s=60)
+    source, step, said = ImageFolder(folder), (lambda images, labels: None), list[str]().append
+    limits = {"epochs": 7, "min_kept": 0.8, "limit_s": 60}
+    advice = tune(source, rand_augment(32), batch_size=16, step=step, disk=tmp_path, told=said, **limits)
+    for passed_on in (given, verified):
+        assert (passed_on["step"], passed_on["disk"], passed_on["told"]) == (step, tmp_path, said)
     on = advice.machine
     assert (on.memory_bytes, on.disk_bytes, on.device_bytes) == (6 * 10**9, 8 * 10**10, 4 * 10**11)
     assert on.page_cache_bytes == 4 * 10**9
@@ -752,6 +758,19 @@ def test_what_takes_turns_is_cached_where_and_as_far_as_it_is_to_be(folder, tmp_
         assert tier == "none" or (planner.reuse_factor, planner.coverage) == (3, 0.4)
     stores = ["MemoryStore", "DiskStore", "TieredStore", "DeviceStore"]
     assert found == [("NoneType", "Standard", 4), *((store, "Refurbish", 3) for store in stores)]
+
+
+def test_of_images_made_of_several_the_only_split_is_measured_and_else_all_that_tell_something():
+    mosaic = Recipe([Decode(), Resize((32, 32)), Mosaic(32), HorizontalFlip()], Output(32), 2)
+    for recipe, splits in ((mosaic, [2]), (rand_augment(32), [1, 2, 3, 4])):
+        measured = _Measurement(None, {"paper": recipe}, [STANDARD], 16, None, 90.0, print, 0.0)
+        added = []
+        measured._add_split = lambda hits, at, added=added: added.append((hits.split, at.split))
+        measured._partial_sizes = lambda recipe: recipe.split
+        measured._add_splits()
+        assert added == [(split, split) for split in splits]
+        assert [*measured.sizes.values()] == [0] * (recipe is not mosaic)
+        assert measured.notes == []
 
 
 def test_what_is_measured_works_on_its_own_devices(monkeypatch):

@@ -231,7 +231,6 @@ def test_a_rank_that_evaluates_has_the_size_of_its_part(rank: int) -> None:
         ({"dynamic_shape": True}, "no argument 'dynamic_shape': images of a batch are of one size"),
         ({"fill_last_batch": True}, "no argument 'fill_last_batch': pass last_batch_policy"),
         ({"last_batch_padded": True}, "no argument 'last_batch_padded': pass last_batch_policy"),
-        ({"size": 8}, "no argument 'size': the planner knows the number of samples"),
         ({"prepare_first_batch": True}, "no argument 'prepare_first_batch': the loader begins when it is first iterat"),
         ({"pipelines": []}, "no argument 'pipelines': the loader takes their place"),
         ({"auto_rest": True}, "no argument 'auto_rest': it is auto_reset here"),

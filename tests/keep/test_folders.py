@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,22 @@ def test_samples_are_where_keeps_of_before_have_them(tmp_path: Path) -> None:
     assert kept.fill() == 12
     found = [np.flatnonzero(folder.kept(np.arange(12))).tolist() for folder in kept._folders()]
     assert found == [[0, 1, 3], [10], [2, 4, 5, 6, 7, 8, 9, 11]]
+
+
+def test_a_folder_says_what_those_of_before_say_and_which_part_it_is_of_several(
+    photos: ImageFolder, tmp_path: Path
+) -> None:
+    Kept(photos, disks(tmp_path))
+    Kept(photos, tmp_path / "alone")
+    Kept(photos, tmp_path / "files", form="encoded")
+    of_several, alone, files = (
+        json.loads((tmp_path / name / "keep.json").read_text()) for name in ("b", "alone", "files")
+    )
+    assert list(files) == ["format", "num_samples", "source", "form", "stamps"]
+    assert list(alone) == ["format", "num_samples", "source", "form", "versions", "value_range", "stamps"]
+    assert list(alone["versions"]) == ["dali", "nvimgcodec", "pillow"]
+    assert len(alone["stamps"]) == 16
+    assert of_several == alone | {"part": [1, 3]}
 
 
 @pytest.mark.parametrize("form", ["encoded", "decoded"])

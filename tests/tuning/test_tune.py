@@ -765,7 +765,7 @@ def test_of_images_made_of_several_the_only_split_is_measured_and_else_all_that_
     for recipe, splits in ((mosaic, [2]), (rand_augment(32), [1, 2, 3, 4])):
         measured = _Measurement(None, {"paper": recipe}, [STANDARD], 16, None, 90.0, print, 0.0)
         added = []
-        measured._add_split = lambda hits, at, added=added: added.append((hits.split, at.split))
+        measured._add_split = lambda hits, at, to=added: to.append((hits.split, at.split))
         measured._partial_sizes = lambda recipe: recipe.split
         measured._add_splits()
         assert added == [(split, split) for split in splits]

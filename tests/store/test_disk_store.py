@@ -474,9 +474,12 @@ def test_a_pipe_is_no_store_and_is_not_waited_for(path: Path) -> None:
     assert path.exists()
 
 
-def test_a_file_system_that_sets_nothing_aside_is_given_zeros(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS])
+def test_a_file_system_that_sets_nothing_aside_is_given_zeros(
+    path: Path, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(fd: int, start: int, nbytes: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     with opened(path, slots=300) as store:

@@ -384,6 +384,20 @@ def test_what_a_package_of_networks_raises_is_an_outage(package: str) -> None:
     assert not is_outage(type("Error", (Exception,), {"__module__": f"its.{package}"})())
 
 
+@pytest.mark.parametrize("package", ["PIL", "gzip", "imageio", "tifffile"])
+def test_what_a_package_of_decoders_cannot_decode_is_no_outage(package: str) -> None:
+    """Whatever class of error it raises: by where it does."""
+    for module, expected in ((f"{package}.of.it", False), (f"its.{package}", True)):
+        scope: dict[str, Any] = {"__name__": module}
+        exec("def decode(error):\n    raise error", scope)
+        with pytest.raises(OSError, match="no image") as raised:
+            scope["decode"](OSError("no image"))
+        assert is_outage(raised.value) == expected
+        with pytest.raises(OSError, match="5") as failed:
+            scope["decode"](OSError(5, "the disk fails"))
+        assert is_outage(failed.value)
+
+
 def test_pauses_grow_to_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     patience, failing, pauses = Patience(1000), iter([OSError("away")] * 9), []
     monkeypatch.setattr(patience.closed, "wait", lambda seconds: pauses.append(seconds) or False)

@@ -14,6 +14,7 @@ from PIL import Image
 
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.source import Arrays, FileList, ImageFolder, Source, TarShards
+from dalirefurb.source.files import EXTENSIONS
 from dalirefurb.targets import CocoDetection, MaskFolder, YoloFolder
 
 
@@ -377,6 +378,13 @@ def test_arrays_take_tensors() -> None:
 def test_arrays_of_another_kind_are_refused_with_a_remedy(images: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Arrays(images, np.arange(5))
+
+
+def test_files_of_all_these_endings_are_images(tmp_path: Path) -> None:
+    endings = ["jpg", "jpeg", "png", "gif", "bmp", "webp", "avif", "tif", "tiff", "ppm", "pgm", "pbm", "pnm", "jp2"]
+    names = [f"a/{number:02d}.{case(end)}" for case in (str, str.upper) for number, end in enumerate(endings)]
+    found = ImageFolder(fill(tmp_path, *names, "b/1.jpg"))
+    assert (len(found), found.skipped, len(EXTENSIONS)) == (len(names) + 1, 0, len(endings))
 
 
 def test_a_fingerprint_is_json_and_the_same_wherever_the_files_lie(tmp_path: Path) -> None:

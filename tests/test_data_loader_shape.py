@@ -49,6 +49,7 @@ def test_a_sampler_that_sets_the_epoch_sets_the_loaders() -> None:
     planner = Refurbish(6, batch_size=2, reuse_factor=2, shards=2)
     with Loader(SOURCE, RECIPE, planner, MemoryStore(), rank=(1, 2)) as loader:
         assert (len(loader.sampler), loader.rows_per_epoch) == (6, 3)
+        assert loader.drop_last, "a batch is the same number of rows on each rank"
 
 
 @pytest.mark.parametrize(

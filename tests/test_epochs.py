@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from dalirefurb import Arrays, AutoAssist, Loader, MemoryStore, Mix, Output, Prefetch, Recipe, Refurbish
 from dalirefurb.engine.engine import Engine
@@ -404,5 +405,5 @@ def test_an_assisted_loop_that_was_interrupted_in_its_step_goes_on_once_the_loss
         for go_on in (loader.resume, lambda: next(iter(loader))):
             with pytest.raises(LoaderError, match=r"call loader.observe\(losses\) after each batch, .*interrupted"):
                 go_on()
-        loader.observe(np.ones(len(first)))
+        loader.observe(torch.ones(len(first), dtype=torch.bfloat16, requires_grad=True))
         assert loader.resume().epoch == 0

@@ -128,7 +128,7 @@ def test_dali_computes_views_too(folder: ImageFolder) -> None:
 def test_without_reuse_and_from_arrays_each_view_is_fresh() -> None:
     images = np.random.default_rng(0).integers(0, 256, (COUNT, 40, 40, 3), np.uint8)
     source, planner = Arrays(images, np.arange(COUNT)), Standard(COUNT, batch_size=5, seed=1)
-    loader = Loader(source, RECIPE.for_arrays(), planner, views=3)
+    loader = Loader(source, RECIPE.for_arrays(), planner, views=np.int64(3))  # type: ignore[arg-type]
     assert "views: 3" in repr(loader)
     assert (loader.batch_size, loader.num_samples, len(loader)) == (5, COUNT, 4)
     assert loader.rows_per_epoch == COUNT
@@ -137,6 +137,22 @@ def test_without_reuse_and_from_arrays_each_view_is_fresh() -> None:
         assert all(each.is_contiguous() for each in views)
         assert not torch.equal(views[0], views[1])
         assert not torch.equal(views[1], views[2])
+
+
+class Stacked(Arrays):
+    """Returns one array of all that it is asked for."""
+
+    def read(self, indices: Any) -> Any:
+        return np.stack([*super().read(indices)])
+
+
+def test_views_of_samples_that_come_as_one_array_are_each_of_its_own_sample() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (COUNT, 40, 40, 3), np.uint8)
+    planner, recipe = Standard(COUNT, batch_size=5, seed=1), RECIPE.for_arrays()
+    one, other = (
+        served(Loader(kind(images, np.arange(COUNT)), recipe, planner, views=2), 1) for kind in (Arrays, Stacked)
+    )
+    same(one, other)
 
 
 class Watched(FileList):
@@ -176,9 +192,13 @@ def test_a_bad_sample_is_told_by_its_own_number(folder: ImageFolder, tmp_path: P
     names[4] = str(broken)
     source = FileList(names, [0] * COUNT)
     for recipe in (RECIPE, RECIPE.at(1)):  # whose partial images have one size, and whose sizes are looked at first
-        with pytest.raises(SampleError) as raised, Loader(source, recipe, ALONE, MemoryStore(), views=2) as loader:
-            list(loader)
-        assert (raised.value.index, raised.value.name, raised.value.lasting) == (4, str(broken), True)
+        for planner in (ALONE, PLANNER):  # which begins when the loader is made, and when it is iterated
+            with (
+                pytest.raises(SampleError) as raised,
+                Loader(source, recipe, planner, MemoryStore(), views=2) as loader,
+            ):
+                list(loader)
+            assert (raised.value.index, raised.value.name, raised.value.lasting) == (4, str(broken), True)
 
 
 def test_what_a_users_function_raises_in_another_view_is_told_by_the_samples_number() -> None:

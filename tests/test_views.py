@@ -124,7 +124,7 @@ def test_views_of_arrays_and_of_groups_of_batches(folder: ImageFolder) -> None:
     planner = Standard(COUNT, batch_size=2, seed=1)
     expected = each_alone(source, [recipe, *views], planner, lambda: None)
     settings = Prefetch(batches_per_group=3, look_ahead=4)
-    same(served(Loader(source, recipe, planner, views=views, prefetch=settings)), expected)
+    same(served(Loader(source, recipe, planner, views=(*views,), prefetch=settings)), expected)
 
 
 def test_after_a_view_has_failed_no_view_shows_what_was_made_for_the_batch_that_failed() -> None:

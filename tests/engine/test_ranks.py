@@ -231,8 +231,9 @@ def test_the_rank_is_found_at_the_first_use_and_not_at_construction(
 ) -> None:
     store = MemoryStore()
     with make(source, PLANNERS["refurbished"], store) as loader:
-        assert store.nbytes == 0
         assert loader.stats() == Stats()
+        assert "0 steps of training are too few" in str(loader.diagnose())
+        assert store.nbytes == 0
         launched(monkeypatch, 1, 2)
         assert loader.batch_size == 8
         assert loader.num_samples == NUM_SAMPLES

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +77,8 @@ def test_a_view_is_the_loader_in_all_else() -> None:
         passing = iter(view)
         next(passing)
         assert view.state_dict() == loader.state_dict()
-        assert "map(" in repr(view)
+        assert repr(view) == f"{loader!r}.map(<lambda>)"
+        assert repr(loader.as_dicts()) == f"{loader!r}.map(pixel_values + labels)"
         with pytest.raises(AttributeError, match="no attribute 'foo'"):
             view.foo  # noqa: B018
         with pytest.raises(
@@ -87,6 +89,70 @@ def test_a_view_is_the_loader_in_all_else() -> None:
             loader.map(3)  # type: ignore[arg-type]
     with pytest.raises(LoaderError, match="closed"):
         next(iter(view))
+    with make() as loader:
+        with loader.as_dicts() as view:
+            next(iter(view))
+        with pytest.raises(LoaderError, match="closed"):
+            next(iter(loader))
+
+
+def ask(module: str, function: str, *, given: Any, frame: str = "") -> Any:
+    """Have a function of another module ask about a loader, called as another one does if that is named."""
+    body = {"<genexpr>": "def ask(given): return next(isinstance(given, str) for _ in [0])"}
+    names: dict[str, Any] = {"__name__": module}
+    exec(body.get(function, f"def {function}(given): return given.dataset"), names)
+    if frame:
+        exec(f"def {frame}(self, given): return {function}(given)", names)
+    return names[frame or ("ask" if function in body else function)]
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "told"),
+    [
+        ("accelerate.accelerator", "prepare", "Accelerate passes by what is no DataLoader"),
+        ("accelerate.data_loader", "skip_first_batches", "Accelerate passes by what is no DataLoader"),
+        ("accelerate.data_loader", "prepare_data_loader", "Accelerate passes by what is no DataLoader"),
+        ("ray.train.torch.train_loop_utils", "prepare_data_loader", "Ray would serve its dataset without the recipe"),
+        ("ray.train.v2.torch.train_loop_utils", "prepare_data_loader", "Ray would serve its dataset without the"),
+        ("lightning.fabric.fabric", "<genexpr>", "Fabric takes DataLoaders only"),
+        ("lightning_fabric.fabric", "<genexpr>", "Fabric takes DataLoaders only"),
+    ],
+)
+def test_who_would_lose_a_loaders_place_is_refused_by_name(module: str, function: str, told: str) -> None:
+    with make() as loader:
+        for given in (loader, loader.as_dicts()):
+            message = re.escape(f"must not be given to {module}.{function} as it is: {told}")
+            with pytest.raises(ConfigurationError, match=message):
+                ask(module, function, given=given)(given)
+            ask(f"{module}s", function, given=given)(given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lost"),
+    [
+        ({}, False),
+        ({"restarting": True}, False),
+        ({"states": [1]}, False),
+        ({"restarting": True, "states": [1]}, True),
+        ({"ready": 3}, True),
+        ({"restarted_on_epoch_start": True}, True),
+        ({"restarted_on_epoch_end": True}, True),
+        ({"restarted_on_epoch_end": True, "is_resuming": False}, False),
+    ],
+)
+def test_lightning_is_refused_a_loader_where_it_goes_on_elsewhere(changes: dict[str, Any], lost: bool) -> None:
+    told: dict[str, Any] = {"restarted_on_epoch_start": False, "restarted_on_epoch_end": False, "restarting": False}
+    told |= {"is_resuming": True, "states": [], "ready": 2} | changes
+    current = SimpleNamespace(ready=told.pop("ready"), processed=2)
+    progress = SimpleNamespace(batch_progress=SimpleNamespace(current=current))
+    fit = SimpleNamespace(epoch_loop=progress, _combined_loader_states_to_load=told.pop("states"), **told)
+    with make() as loader:
+        begin = ask("lightning.pytorch.loops.utilities", "_set_sampler_epoch", given=loader, frame="on_advance_start")
+        if lost:
+            with pytest.raises(ConfigurationError, match="Lightning does not load the loader's place"):
+                begin(fit, loader)
+        else:
+            assert begin(fit, loader) is SOURCE
 
 
 def test_views_are_made_of_views() -> None:

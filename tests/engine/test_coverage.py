@@ -121,8 +121,10 @@ def test_a_plan_of_the_proposed_coverage_does_what_the_proposal_says(planner: Re
 
 @pytest.mark.parametrize("budget", ["120KB", "1GB"])
 def test_a_proposal_counts_the_bytes_that_a_loader_sets_aside(
-    folder: ImageFolder, recipe: Recipe, budget: str, tmp_path: Path
+    folder: ImageFolder, recipe: Recipe, budget: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Where sizes vary, of the samples that the planner's seed chooses."""
+    monkeypatch.setattr("dalirefurb.engine.partial_sizes.PROBES", 5)
     file = tmp_path / "store"
     for store, path in ((MemoryStore(), None), (DiskStore(file), file)):
         proposal = propose_coverage(folder, recipe, refurbish(), budget if path is None else "220KB", path=path)

@@ -426,8 +426,9 @@ def test_kernels_that_cannot_be_had_on_a_gpu_are_refused(recipe: Recipe, devices
         choose_kernels("cuda", recipe, devices)
 
 
-def test_without_cupy_dali_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_choice, "_installed", lambda package: package != "cupy")
+@pytest.mark.parametrize("missing", ["cupy", "numba"])
+def test_without_cupy_or_numba_dali_does_it(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setattr(kernel_choice, "_installed", lambda package: package != missing)
     assert choose_kernels(None, rand_augment(32), CPU_GPU) == "dali"
     with pytest.raises(ConfigurationError, match=r"kernels='cuda' needs CuPy and Numba"):
         choose_kernels("cuda", rand_augment(32), CPU_GPU)

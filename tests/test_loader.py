@@ -66,6 +66,11 @@ def planned_labels(folder: ImageFolder, epoch: int) -> list[list[int]]:
     return [folder.labels[plan.indices].tolist() for plan in refurbish().epoch(epoch)]
 
 
+def of_package(module: str, name: str) -> Any:
+    """Return an object of another package's class."""
+    return type(name, (), {"__module__": module})()
+
+
 def test_batches_are_the_planned_ones_in_the_planned_order(folder: ImageFolder) -> None:
     with make(folder) as loader:
         for epoch in range(3):
@@ -465,6 +470,10 @@ def test_reuse_without_a_store_is_warned_of_since_it_gains_nothing(folder: Image
         ({"folder": [1, 2]}, "source must be a source, got a list: .*TorchDataset.dataset. for a torch Dataset"),
         ({"folder": TensorDataset(torch.ones(2))}, "got a TensorDataset: .*TorchDataset.dataset. for a torch Dataset"),
         ({"prefetch": 4}, r"prefetch must be a Prefetch, got an int: pass Prefetch\(num_threads=4\)"),
+        ({"store": "gpu:0"}, "store must be a store, got a str: partial_device= and final_device= say where images"),
+        ({"recipe": of_package("monai.transforms.compose", "Compose")}, "must be a recipe, got monai's Compose: pass"),
+        ({"recipe": of_package("timm.data.mixup", "Mixup")}, "must be a recipe, got timm's Mixup: pass"),
+        ({"recipe": of_package("mine", "Mixup")}, "must be a recipe, got a Mixup: pass"),
         (
             {"bad_samples": "replace"},
             r"bad_samples must be a BadSamplePolicy, got a str: pass BadSamplePolicy\('replace'\)",
@@ -519,10 +528,10 @@ def test_files_are_read_by_reading_threads_only(folder: ImageFolder, monkeypatch
         return read(self, indices)
 
     monkeypatch.setattr(ImageFolder, "read", watched)
-    with make(folder) as loader:
+    with make(folder, reading_threads=1) as loader:
         for _ in range(2):
             list(loader)
-    assert readers
+    assert len(readers) == 1
     assert all(name.startswith("dalirefurb-read") for name in readers)
 
 

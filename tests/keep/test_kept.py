@@ -259,6 +259,15 @@ def test_ranks_share_one_folder(world_size: int, photos: ImageFolder, tmp_path: 
     assert len(source.asked) == len(set(source.asked)), "a rank makes nothing that another one has made"
 
 
+def test_images_that_are_kept_decoded_are_refused_where_a_gpus_decoder_would_make_others(
+    photos: ImageFolder, tmp_path: Path
+) -> None:
+    told = r"kept decoded are the CPU's, but partial_device is 'gpu', .* pass Kept\(..., form='encoded'\)"
+    for source in (Kept(photos, tmp_path), Kept(photos, tmp_path).subset(range(NUM_SAMPLES))):
+        with pytest.raises(ConfigurationError, match=told):
+            Loader(source, RECIPE, STANDARD, partial_device="gpu", final_device="gpu", kernels="dali")
+
+
 def test_nothing_is_read_of_what_is_kept(photos: ImageFolder, tmp_path: Path) -> None:
     source = Counted(photos)
     kept = Kept(source, tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import cache
 from itertools import islice, pairwise
 from types import SimpleNamespace
@@ -12,13 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from dalirefurb import Output, Recipe
 from dalirefurb.engine.batch_group import BatchGroup, Position, UpcomingGroups, grouped, planned
 from dalirefurb.engine.cache_client import CacheClient, CachePlan
-from dalirefurb.engine.preparer import Preparer
+from dalirefurb.engine.closable_queue import ClosableQueue
+from dalirefurb.engine.finisher import Finisher
+from dalirefurb.engine.preparer import Prepared, Preparer
 from dalirefurb.engine.stats import Tally
 from dalirefurb.image_batch import Images
 from dalirefurb.planning.echo import BatchEcho, Echo
@@ -344,6 +349,49 @@ def test_time_in_which_the_store_is_told_is_the_stores(monkeypatch: pytest.Monke
         Preparer._admit(preparer, upcoming)
     stats = tally.stats()
     assert (stats.planning_s, stats.storing_s) == (4, 340)
+
+
+def test_each_time_of_the_two_threads_is_its_own_and_what_the_store_took_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the prepare thread, then in the finish thread: to draw takes 7 s and 1 s here, to compute 40 and 10."""
+    now = 0.0
+
+    def take(seconds: float, result: Any = None) -> Any:
+        nonlocal now
+        now += seconds
+        return result
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    (group,) = grouped(islice(planned(Standard(4, batch_size=4), Position(0, 0)), 1), 1)
+    cache_plan, tally, none = CachePlan(group, np.arange(4), Future()), Tally(), ClosableQueue[Any](9)
+    cache_plan.computed.shown.set_result(group.plan.indices)
+    beginning: Any = SimpleNamespace(begin=lambda _: take(1), compute=[])
+    preparer: Any = SimpleNamespace(
+        tally=tally,
+        features=None,
+        targets=SimpleNamespace(begin=lambda _: take(4)),
+        backend=SimpleNamespace(submit=lambda *_: take(2), collect=lambda _: take(40)),
+        _samples=lambda *_: take(5000),
+    )
+    Preparer._collect(preparer, Preparer._submit(preparer, beginning, none))
+    assert (tally.stats().preparing_s, tally.stats().graph_wait_s) == (7, 40)
+    final: Any = SimpleNamespace(submit=lambda *_: take(1), collect=lambda: take(10, torch.zeros(4, 3, 8, 8)))
+    cache: Any = SimpleNamespace(commit=lambda _: take(100, np.array([True, True, False])))
+    finisher = Finisher(
+        recipes=(Recipe([], Output(8), 0),),
+        cache=cache,
+        finals=[final],
+        most_groups=1,
+        batches_per_group=1,
+        pin_memory=False,
+        tally=tally,
+    )
+    finisher._submit(Prepared(cache_plan, None))
+    finisher._finish(deque([Prepared(cache_plan, None)]), none)
+    stats = tally.stats()
+    assert (stats.preparing_s, stats.graph_wait_s, stats.storing_s) == (7 + 1, 40 + 10, 100)
+    assert (stats.stored, stats.declined) == (2, 1)
 
 
 @pytest.mark.parametrize("ahead", [0, 3])

@@ -221,6 +221,21 @@ def test_batches_are_put_on_the_accelerators_device_unless_it_places_nothing() -
         assert not any(tensor.is_meta for batch in prepared for tensor in batch)
 
 
+@pytest.mark.parametrize("non_blocking", [False, True])
+def test_batches_are_waited_for_as_the_accelerator_is_told(monkeypatch: pytest.MonkeyPatch, non_blocking: bool) -> None:
+    accelerator = accelerator_for(dataloader_config=accelerate.DataLoaderConfiguration(non_blocking=non_blocking))
+    told = []
+
+    def send(batch: Any, device: torch.device, non_blocking: bool = False) -> Any:
+        told.append((device, non_blocking))
+        return batch
+
+    monkeypatch.setattr(accelerate.utils, "send_to_device", send)
+    with training_loader() as loader:
+        next(iter(prepare(accelerator, loader)))
+    assert told == [(torch.device("cpu"), non_blocking)]
+
+
 def test_what_is_no_loader_and_what_cannot_be_gathered_are_refused() -> None:
     accelerator = accelerator_for()
     with pytest.raises(ConfigurationError, match=r"loader must be a dalirefurb\.Loader itself, got \[1\]: give other"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import logging
@@ -398,6 +399,8 @@ def test_loaders_are_made_when_they_are_needed_and_closed_at_the_end() -> None:
         def on_train_end(self, trainer: Any, model: Any) -> None:
             assert data.loader() is made[0]
             assert data.loader("val").stats().batches > 0
+            with pytest.raises(ConfigurationError, match=r"got 'train' when there are \[\]"):
+                copy.copy(data).loader()  # As in another process, where loaders cannot be.
 
     fitted(Look(), data=data)
     assert len(made) == 1
@@ -449,7 +452,7 @@ def test_statistics_are_logged_as_often_as_the_trainer_logs() -> None:
             self.kept: list[tuple[int, dict[str, float]]] = []
 
         def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-            if "io/batches" in metrics:
+            if "io/batches" in metrics or "data/batches" in metrics:
                 self.kept.append((step, metrics))
 
     stats = LogStats("io/")  # Of each training, of a loader of its own, it begins to count anew.
@@ -460,10 +463,10 @@ def test_statistics_are_logged_as_often_as_the_trainer_logs() -> None:
             (BATCHES * epoch + step, batches) for epoch in range(EPOCHS) for step, batches in logged
         ]
     assert sum(metrics["io/samples"] for _, metrics in logger.kept) == EPOCHS * NUM_SAMPLES
-    trainer = trainer_for(stats, logger=[logger := Kept()], max_epochs=1)
+    trainer = trainer_for(LogStats(), logger=[logger := Kept()], max_epochs=1)
     with training_loader() as loader:
         trainer.fit(Model(), loader)
-    assert [metrics["io/samples"] for _, metrics in logger.kept] == [NUM_SAMPLES]
+    assert [metrics["data/samples"] for _, metrics in logger.kept] == [NUM_SAMPLES]
     with pytest.raises(
         ConfigurationError, match=r"must fit with one dalirefurb\.Loader, got DataLoader: pass a RefurbD"
     ):

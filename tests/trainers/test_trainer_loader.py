@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
+from typing import Any
 
 import pytest
+import torch
 
-from dalirefurb import MemoryStore, Standard, simple
+from dalirefurb import AutoAssist, Loader, MemoryStore, Prefetch, Standard, simple
 from dalirefurb.errors import ConfigurationError, StateMismatchError
 from dalirefurb.trainers.trainer_loader import TrainerLoader, check_maker, import_trainer, make_loader
 from tests.trainers.streams import (
@@ -16,6 +19,7 @@ from tests.trainers.streams import (
     assisted_loader,
     losses_of,
     plain_loop,
+    refurbish,
     source,
     step_of,
     training_loader,
@@ -70,6 +74,34 @@ def test_states_of_ranks_are_refused_by_another_number_of_them_and_a_loaders_own
         with pytest.raises(StateMismatchError, match=r"as many ranks as saved it, which were 2, got 1: train on"):
             held.load_state_dict({"ranks": [state, state]})
         assert len(held) == BATCHES
+
+
+def test_with_autoassist_a_state_has_those_of_all_ranks_and_each_goes_on_with_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = source(), simple(32, raw=True), AutoAssist(refurbish(shards=2), lag=8)
+    states = []
+    for rank in range(2):
+        with Loader(*parts, prefetch=Prefetch(1), rank=(rank, 2, 1)) as loader:
+            for images, _ in islice(loader, 2):
+                loader.observe(losses_of(images))
+            states.append(json.loads(json.dumps(loader.state_dict())))
+    assert states[0]["fingerprint"] != states[1]["fingerprint"]
+
+    def gather(told: list[Any], own: Any) -> None:
+        told[:] = [states[0], json.loads(json.dumps(own))]
+
+    for name, answer in (("is_available", True), ("is_initialized", True), ("get_world_size", 2), ("get_rank", 1)):
+        monkeypatch.setattr(torch.distributed, name, lambda answer=answer: answer)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    with Loader(*parts, prefetch=Prefetch(1), rank=(1, 2, 1)) as loader:
+        held = TrainerLoader(loader)
+        held.load_state_dict({"ranks": states})
+        assert json.loads(json.dumps(loader.state_dict())) == states[1]
+        assert held.state_dict() == {"ranks": states}
+    plain = Standard(NUM_SAMPLES, batch_size=BATCH_SIZE, shards=2)
+    with Loader(*parts[:2], plain, prefetch=Prefetch(1), rank=(1, 2, 1)) as loader:
+        assert TrainerLoader(loader).state_dict() == loader.state_dict(), "it is that of every rank"
 
 
 def test_a_trainer_that_is_not_installed_is_named_with_the_remedy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,7 @@ def test_a_checkpoint_without_the_loaders_state_resumes_by_its_steps(expected: l
 
 
 def test_statistics_are_beside_the_loss_in_the_logs(tmp_path: Path) -> None:
+    assert inspect.signature(RefurbTrainer).parameters["stats_prefix"].default == "data/"
     with training_loader() as loader:
         for _ in loader:
             pass

@@ -298,6 +298,12 @@ def _always_misses(planner: Planner) -> bool:
 def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
     planner.check_samples(len(source))
     source.check_labels()
+    if bool(source.volumes) != recipe.volumes:
+        raise ConfigurationError(
+            "the source has volumes, but the recipe is for images: end it with a VolumeOutput"
+            if source.volumes
+            else "the recipe is for volumes, but the source has images: pass Volumes(paths)"
+        )
     _check_size(source, recipe)
     if recipe.caches_encoded and planner.feedback_lag is not None:
         raise ConfigurationError(
@@ -305,12 +311,6 @@ def _check_fit(source: Source, recipe: Recipe, planner: Planner) -> None:
         )
     if recipe.volumes and planner.feedback_lag is not None:
         raise ConfigurationError("AutoAssist looks at partial images, but these are volumes: pass another planner")
-    if bool(source.volumes) != recipe.volumes:
-        raise ConfigurationError(
-            "the source has volumes, but the recipe is for images: end it with a VolumeOutput"
-            if source.volumes
-            else "the recipe is for volumes, but the source has images: pass Volumes(paths)"
-        )
     if source.encoded != recipe.encoded:
         raise ConfigurationError(
             "the recipe starts from encoded images, but the source gives arrays: take recipe.for_arrays(), or have the "

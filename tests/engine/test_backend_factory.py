@@ -375,6 +375,6 @@ def test_of_partial_images_any_that_is_of_another_width_or_type_is_refused() -> 
     inputs: Any = SimpleNamespace(partial_size=(8, 12))
     runner: Any = None
     backend, good = PartialBackend(inputs, runner, Images.of, RECIPE.partial), np.zeros((8, 12, 3), np.uint8)
-    for other in (good[:, :8], good.astype(np.float32)):
+    for other in (good[:, :8], good.astype(np.float32), good[..., :1]):
         with pytest.raises(LoaderError, match=r"must leave uint8 images of shape \(8, 12, 3\), got"):
             backend._checked(Images([good, other]))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 pytest.importorskip("numba")
 
 from dalirefurb import (
+    Arrays,
     Attached,
     AutoAssist,
     BadSamplePolicy,
@@ -155,12 +156,15 @@ def test_the_store_changes_nothing(tmp_path: Path) -> None:
 
 def test_batches_that_are_made_together_are_served_as_they_are_one_by_one() -> None:
     recipe, planner, found, ahead = recipe_of(), refurbish(), [], []
+    without, crop, alone = Volumes([image for image, _ in GIVEN]), recipe_of(1, CenterCrop3D((8, 10, 8))), []
     for together in (1, 2):
         prefetch = Prefetch(num_threads=1, batches_per_group=together)
         found.append(served(source_of(), recipe, planner, MemoryStore(), prefetch=prefetch))
+        alone.append(served(without, crop, planner, prefetch=prefetch, epochs=1))
         with Loader(source_of(), recipe, planner, MemoryStore(), prefetch=prefetch) as loader:
             ahead.append(loader.batches_ahead)
     assert same(*found)
+    assert same(*alone)
     assert ahead[1] == 2 * ahead[0]
 
 
@@ -327,6 +331,32 @@ def test_limits_of_whole_numbers_may_lie_between_them() -> None:
         for images, _, indices in served(Volumes(volumes), recipe_of(split, Limited()), refurbish(), with_indices=True):
             wanted = [np.clip(volumes[index].astype(np.float32), -0.5, 20.5) for index in indices.tolist()]
             assert np.array_equal(images, np.stack(wanted))
+
+
+class Cut(VolumeStage):
+    name = "cut"
+
+    def change(self, voxels: Voxels, uniforms: NDArray[np.float64]) -> None:
+        voxels.compute(lambda image: image[..., 1:])
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"stage": "Cut"}
+
+
+def test_what_a_stage_of_ones_own_computes_has_the_shape_of_its_image() -> None:
+    recipe = recipe_of(0, CenterCrop3D((8, 10, 9)), Cut())
+    told = r"must have the shape of its image, \(1, 8, 10, 9\), but has \(1, 8, 10, 8\): crop, or resample"
+    with pytest.raises(LoaderError, match=told):
+        served(Volumes([image for image, _ in GIVEN]), recipe, refurbish())
+
+
+def test_labels_that_the_outputs_type_has_not_are_refused() -> None:
+    masks = [np.full(image.shape[1:], 70_000, np.int32) for image, _ in GIVEN]
+    source = Volumes([image for image, _ in GIVEN], masks)
+    recipe = recipe_of(0, CenterCrop3D((8, 10, 8)), mask_dtype="uint8")
+    told = r"labels must fit into uint8, but those of sample \d are int32: pass VolumeOutput\(..., mask_dtype='int64'"
+    with pytest.raises(LoaderError, match=told):
+        served(source, recipe, refurbish())
 
 
 def test_a_stage_of_ones_own_changes_values() -> None:
@@ -562,6 +592,17 @@ def test_what_cannot_be_served_is_refused() -> None:
             recipe_of(0, HostStage(lambda volume: {k: v[..., :4, :4, :4] for k, v in volume.items()}, "cut")),
             planner,
         )
+
+
+def test_a_recipe_for_volumes_wants_a_source_of_them_and_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = Arrays(np.zeros((COUNT, 8, 8, 3), np.uint8), np.arange(COUNT))
+    with pytest.raises(
+        ConfigurationError, match=r"the recipe is for volumes, but the source has images: pass Volumes\("
+    ):
+        Loader(images, recipe_of(), refurbish())
+    monkeypatch.setattr("dalirefurb.engine.kernel_choice._installed", lambda _: False)
+    with pytest.raises(ConfigurationError, match="volumes cannot be made without Numba: pip install numba"):
+        Loader(source_of(), recipe_of(), refurbish())
 
 
 def test_what_may_leave_the_outputs_size_is_taken() -> None:

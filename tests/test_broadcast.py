@@ -32,6 +32,7 @@ from dalirefurb import (
     Arrays,
     Attached,
     AutoAssist,
+    BadSamplePolicy,
     Broadcast,
     Evaluate,
     ImageFolder,
@@ -387,15 +388,56 @@ def test_an_epoch_that_is_left_early_is_over_or_goes_on(source: ImageFolder, str
 
 
 def test_batches_stay_good_as_long_as_they_are_kept(source: ImageFolder, stream: list[str]) -> None:
-    with broadcast(source, trainings=2, ahead=1), both() as (one, other):
+    with broadcast(source, trainings=2, ahead=1) as served, both() as (one, other):
         kept = []
         for number in range(3 * BATCHES):
             kept.append(next(one))
             assert taken(other, 1) == stream[number : number + 1]
+        assert 0 <= served.untouched_bytes < 7 * served._batch_bytes, "what is kept is the training's own matter"
         one.loader.close()
         assert taken(other, BATCHES) == stream[3 * BATCHES :]
         assert [digest(batch) for batch in kept] == stream[: 3 * BATCHES]
     assert [digest(batch) for batch in kept] == stream[: 3 * BATCHES]
+
+
+def test_memory_of_batches_that_were_kept_is_let_go_of_with_them(source: ImageFolder) -> None:
+    def shared() -> int:
+        return sum("memfd:dalirefurb-broadcast" in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+    with broadcast(source, ahead=1) as served, Attached(NAME) as training:
+        kept = [*islice(Endless(training), 4 * BATCHES)]
+        assert shared() > len(kept)
+        kept.clear()
+        next(iter(training))
+        # Both ends are in this process, and beside slots each question's answer may be there.
+        assert shared() <= 2 * served._window.most_slots + 3
+
+
+def test_a_validation_without_indices_goes_on_where_its_state_says() -> None:
+    source = Arrays(np.zeros((10, 16, 16, 3), np.uint8), np.arange(10))
+    parts = source, evaluate(16, raw=True), Evaluate(10, batch_size=4)
+    with Loader(*parts) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+        expected = [labels.tolist() for _, labels in loader.resume()]
+    with limited(), Loader(*parts) as loader, Broadcast(loader, NAME), Attached(NAME) as training:
+        with pytest.raises(StateMismatchError, match="divide an epoch into the same batches"):
+            training.load_state_dict({**state, "division": [5, 5]})
+        training.load_state_dict(state)
+        assert not training.with_indices
+        assert [batch["labels"].tolist() for batch in training.as_dicts()] == expected
+
+
+def test_a_state_has_the_bad_samples_that_the_loader_found(tmp_path: Path) -> None:
+    source = ImageFolder(write_folder(tmp_path, num_samples=NUM_SAMPLES))
+    Path(source.name(7)).write_bytes(b"no image")
+    planner, policy = Standard(NUM_SAMPLES, batch_size=BATCH_SIZE), BadSamplePolicy("replace")
+    with limited(), Loader(source, simple(SIZE), planner, bad_samples=policy) as loader, Broadcast(loader, NAME):
+        with Attached(NAME) as training:
+            assert len([*training]) == BATCHES
+            state = training.state_dict()
+        assert state["bad_samples"] == [[each.index, each.name, each.reason] for each in loader.bad_samples()]
+        assert (state["epoch"], [index for index, _, _ in state["bad_samples"]]) == (1, [7])
 
 
 @pytest.mark.parametrize("bit", [61, 0], ids=["pages are told apart", "pages are not told apart"])
@@ -437,6 +479,7 @@ def test_as_many_batches_are_made_ahead_as_are_asked_for(source: ImageFolder) ->
             (simple(16, raw=True, dtype="bfloat16"), Standard(10, batch_size=4)),
             (simple(16, raw=True, dtype="float16", channels_last=True), Standard(10, batch_size=4)),
             (simple(16, raw=True), Standard(10, batch_size=1)),
+            (simple(16, raw=True).with_output(channels=1), Standard(10, batch_size=5)),
             (evaluate(16, raw=True), Evaluate(10, batch_size=4, pad=True)),
         ],
         [np.arange(10), np.eye(10, 3, dtype=np.float32), np.arange(10) > 4],
@@ -623,6 +666,7 @@ def test_an_interrupt_loses_no_batch(source: ImageFolder, stream: list[str], mon
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_or_pickled_one_is_refused(source: ImageFolder) -> None:
     with broadcast(source) as served, Attached(NAME) as training:
+        assert repr(training) == f"Attached({NAME!r}, not attached yet)"
         next(iter(training))
         if not (child := os.fork()):
             with suppress(BaseException):
@@ -695,7 +739,7 @@ def test_what_cannot_be_shared_is_refused(source: ImageFolder, monkeypatch: pyte
         view: Any = loader.as_dicts()
         with pytest.raises(ConfigurationError, match="loader must be a Loader, and no view of one"):
             Broadcast(view, NAME)
-        for name in ("", "x" * 65, 3):
+        for name in ("", "x" * 65, "\u00e4" * 33, 3):
             with pytest.raises(ConfigurationError, match="name must be a text of 1 to 64 bytes"):
                 Broadcast(loader, name)  # type: ignore[arg-type]
             with pytest.raises(ConfigurationError, match="name must be a text of 1 to 64 bytes"):
@@ -715,6 +759,8 @@ def test_what_cannot_be_shared_is_refused(source: ImageFolder, monkeypatch: pyte
         monkeypatch.setattr(server, "available_bytes", lambda: 0)
         with pytest.raises(OutOfMemoryError, match="but 0 B are free"):
             Broadcast(loader, NAME)
+        monkeypatch.setattr(server, "available_bytes", lambda: None)  # Where the system does not say.
+        Broadcast(loader, NAME).close()
     assist = AutoAssist(Standard(NUM_SAMPLES, batch_size=BATCH_SIZE), lag=9)
     of_views = pytest.raises(ConfigurationError, match="serves one image of each sample, but the loader has views")
     recipe, standard = rand_augment(SIZE).at(1), Standard(NUM_SAMPLES, batch_size=BATCH_SIZE)

@@ -58,6 +58,7 @@ from dalirefurb.augment.policies.auto_augment import POLICIES
 from dalirefurb.augment.presets import simplified
 from dalirefurb.calls import DATA_LOADER, INSTEAD, NEEDED, explains
 from dalirefurb.errors import ConfigurationError, DalirefurbError
+from dalirefurb.planning import Fresh
 from dalirefurb.source import Subset
 from dalirefurb.store import DeviceStore
 from dalirefurb.targets import Boxes, CocoDetection, InstanceMasks, Keypoints, MaskFolder, Polygons, YoloFolder
@@ -654,7 +655,8 @@ def test_what_works_and_gains_nothing_is_warned_of(parts: Any, words: str) -> No
         warnings.simplefilter("always")
         with load(*parts) as loader:
             first(loader)
-    (told,) = [str(each.message) for each in caught if issubclass(each.category, UserWarning)]
+    ((told, where),) = [(str(each.message), each.filename) for each in caught if issubclass(each.category, UserWarning)]
+    assert where == __file__ or "max_bytes" in words  # A store may be opened later.
     assert re.search(re.escape(words).replace(r"\.\*", ".*"), told)
 
 
@@ -673,6 +675,24 @@ def test_what_draws_in_a_view_alone_is_warned_of() -> None:
         load(ARRAYS, still, planner, views=[FLIPPED]),
     ):
         pass
+
+
+STILL = evaluate(32, raw=True)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "planner", "told"),
+    [
+        (FLIPPED, AutoAssist(Evaluate(COUNT, batch_size=2), lag=99), ["with Evaluate nothing should be random"]),
+        (STILL, AutoAssist(PLANNER, lag=99), ["with Refurbish something in the recipe should be random"]),
+        (STILL, Fresh(PLANNER), []),
+    ],
+)
+def test_what_a_planner_is_made_of_is_warned_of_but_no_control(recipe: Recipe, planner: Any, told: list[str]) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        load(ARRAYS, recipe, planner, MemoryStore()).close()
+    assert [str(each.message).partition(",")[0] for each in caught] == told
 
 
 def test_a_source_stands_for_its_length(folder: Path) -> None:

@@ -153,11 +153,21 @@ def test_no_more_final_images_are_counted_than_there_can_be(devices: Devices, wh
 
 
 def test_final_images_are_counted_for_groups_of_hits_which_are_the_longest() -> None:
+    """As are their masks, and what a GPU is brought for them."""
     depths = Prefetch(num_threads=8, batches_per_group=2).depths(PLANNER)
-    images = [
-        account(CPU).needs(replace(depths, hits_per_group=most))[HOST]["final images on their way"] for most in (2, 4)
-    ]
-    assert images[1] == 2 * images[0]
+    masks = Masks([np.zeros((SIZE, SIZE), np.uint8)] * NUM_SAMPLES)
+    source = SimpleNamespace(image_shape=(SIZE, SIZE, 3), labels=np.zeros(NUM_SAMPLES), annotations={"masks": masks})
+    one, two = (
+        [
+            account(CPU, source=source).needs(longest)[HOST]["final images on their way"],
+            account(CPU, source=source).needs(longest)[HOST]["masks on their way"],
+            account(CPU_GPU, kernels="cuda").needs(longest)[HOST]["partial images for the final part"],
+            account(CPU_GPU, kernels="cuda").needs(longest)[DEVICE]["images on their way in kernels"],
+        ]
+        for longest in (replace(depths, hits_per_group=most) for most in (2, 4))
+    )
+    assert all(one)
+    assert two == [2 * each for each in one]
 
 
 @pytest.mark.parametrize(
@@ -205,6 +215,11 @@ def test_a_volume_takes_labels_of_voxels_beside_its_values() -> None:
         12345,
         2 * 2 * voxels + 8 * voxels,
     )
+    of_volumes = account(CPU, recipe=recipe, shape=None, spec=None, sample_bytes=12345, kernels="numba")
+    needs = of_volumes.needs(Prefetch(num_threads=8, look_ahead=9).of_volumes(PLANNER))[HOST]
+    # One is finished, and three are handed over; two are begun, two wait, and two are finished.
+    assert needs["final images on their way"] == (1 + 3) * ROWS * (2 * 2 * voxels + 8 * voxels)
+    assert needs["partial images on their way"] == (2 + 2 + 2) * ROWS * 12345
 
 
 def test_samples_as_they_were_read_are_counted_from_where_they_are_read_to_where_they_are_let_go() -> None:
@@ -225,6 +240,13 @@ def test_each_thread_and_each_pipeline_that_decodes_is_counted(replicas: int) ->
         for kernels, recipe in (("dali", encoded), ("numba", encoded), ("dali", RECIPE))
     )
     assert by_dali["threads"] == by_kernels["threads"] == 8 * memory.THREAD_BYTES
+    on_gpu, encoded_on_gpu = (
+        counted(GPU_GPU, given=given, recipe=recipe)[DEVICE]["decoding"] for recipe in (RECIPE, encoded)
+    )
+    assert on_gpu == replicas * (2 * DECODED + 3 * PARTIAL)
+    assert encoded_on_gpu - on_gpu >= replicas * memory.DECODER_BYTES
+    # Two groups are begun, two wait, and two are finished.
+    assert of_arrays["partial images on their way"] == (2 + 2 + 2) * PARTIAL
     assert (by_dali["decoding"], by_kernels["decoding"]) == (replicas * DECODED, DECODED)
     assert of_arrays["decoding"] == replicas * PARTIAL
 
@@ -249,6 +271,12 @@ def test_views_by_kernels_have_threads_of_their_own_and_one_group_in_work() -> N
     assert two[name] == 2 * one[name] == 2 * 8 * 6 * SIZE * SIZE
     assert two["final images on their way"] == (1 + 3) * 2 * FINAL
     assert two["partial images on their way"] == (4 + 2 + 2) * PARTIAL
+
+
+def test_a_thread_has_two_images_of_the_largest_size_that_a_stage_makes() -> None:
+    stages = [Resize((SIZE, 2 * SIZE)), CenterCrop(SIZE)]
+    needs = counted(CPU, kernels="numba", recipe=Recipe(stages, Output(SIZE), 0), given={"replicas": 1})[HOST]
+    assert needs["images on their way in threads"] == 8 * 2 * 3 * SIZE * 2 * SIZE
 
 
 def test_of_a_gpu_all_that_nobody_has_is_free_and_what_torch_holds_in_vain_is_known(
@@ -524,6 +552,26 @@ def test_where_memory_is_short_less_is_on_its_way_and_the_same_is_served(
         OutOfMemoryError, match=r"the store's slots 196\.61 KB, .* 197\.61 KB are free: use smaller bat"
     ):
         served(arrays, prefetch=prefetch)
+
+
+def test_where_the_system_does_not_say_what_is_free_a_loader_is_made(
+    arrays: Arrays, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(memory, "available_bytes", lambda: None)
+    with Loader(arrays, RECIPE, PLANNER, MemoryStore()) as loader:
+        next(iter(loader))
+    assert not caplog.records
+
+
+def test_of_several_ranks_each_counts_its_own_rows(arrays: Arrays, needed: list[Needs]) -> None:
+    for planner, rank in (
+        (PLANNER, (0, 1)),
+        (Refurbish(NUM_SAMPLES, batch_size=2 * ROWS, reuse_factor=2, shards=2), (1, 2)),
+    ):
+        with Loader(arrays, RECIPE, planner, rank=rank, prefetch=Prefetch(num_threads=1, look_ahead=1)) as loader:
+            iter(loader)
+    name = "final images on their way"
+    assert needed[0][HOST][name] == needed[1][HOST][name] > 0
 
 
 def test_a_budget_is_what_a_loader_takes_beside_its_store(

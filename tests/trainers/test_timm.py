@@ -309,5 +309,103 @@ def test_what_is_no_loader_of_images_and_labels_is_refused() -> None:
         TimmLoader(loader)
 
 
+def test_classes_of_unsigned_labels_are_counted_too() -> None:
+    images, mix = np.zeros((NUM_SAMPLES, 32, 32, 3), np.uint8), Mix(num_classes=3, mixup=0.4)
+    unsigned = Arrays(images, np.arange(NUM_SAMPLES, dtype=np.uint8))
+    inner = Loader(unsigned, RECIPE, Standard(NUM_SAMPLES, batch_size=4))
+    with inner, pytest.raises(ConfigurationError, match=r"in 0\.\.2, since mixup has num_classes=3, got 0\.\.13"):
+        TimmLoader(inner, mixup=mix)
+
+
+# Where timm is not installed, by classes of the same names.
+
+
+class PrefetchLoader:
+    """Normalises what it is served."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Any:
+        yield from self.loader
+
+
+class FastCollateMixup:
+    """Mixes samples while it collates them."""
+
+    num_classes = NUM_SAMPLES
+
+    def __call__(self, batch: Any) -> Any:
+        return batch
+
+
+class Mixup:
+    """Exchanges rows, while it is enabled, and makes soft targets of labels always."""
+
+    def __init__(self, num_classes: int = NUM_SAMPLES) -> None:
+        self.num_classes, self.mixup_enabled = num_classes, True
+
+    def __call__(self, images: torch.Tensor, targets: torch.Tensor) -> Any:
+        soft = torch.nn.functional.one_hot(targets, self.num_classes).float()
+        return images.flip(0) if self.mixup_enabled else images, soft
+
+
+def test_levels_are_those_of_the_recipe_times_255() -> None:
+    recipe = RECIPE.with_output(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    with Loader(SOURCE, recipe, Standard(NUM_SAMPLES, batch_size=4)) as inner:
+        loader = TimmLoader(inner)
+        torch.testing.assert_close(loader.mean, torch.tensor([25.5, 51.0, 76.5]).view(1, 3, 1, 1))
+        torch.testing.assert_close(loader.std, torch.tensor([102.0, 127.5, 153.0]).view(1, 3, 1, 1))
+
+
+def test_what_normalises_once_more_is_refused_by_its_name() -> None:
+    class Derived(PrefetchLoader):
+        pass
+
+    with train_loader() as inner:
+        for kind in (PrefetchLoader, Derived):
+            with pytest.raises(
+                ConfigurationError, match=r"a PrefetchLoader normalises what .*: give timm the TimmLoader"
+            ):
+                next(iter(kind(TimmLoader(inner))))
+
+
+def test_what_mixes_goes_on_making_soft_targets_when_it_is_turned_off() -> None:
+    ((images, labels),) = plain_stream(1)
+    with train_loader() as inner:
+        loader = TimmLoader(inner, mixup=(mixup := Mixup()))
+        for enabled in (True, False, True):
+            loader.mixup_enabled = enabled
+            assert loader.mixup_enabled is mixup.mixup_enabled is enabled
+            loader.set_epoch(0)
+            served, targets = next(iter(loader))
+            assert torch.equal(served, images.flip(0) if enabled else images)
+            assert torch.equal(targets, torch.nn.functional.one_hot(labels, NUM_SAMPLES).float())
+
+
+def test_what_mixes_pairs_is_refused_an_odd_batch_and_what_mixes_samples_all() -> None:
+    with train_loader(batch_size=3) as inner:
+        with pytest.raises(
+            ConfigurationError, match=r"an even number of images in each batch, got 3: .* drop_last=Tru"
+        ):
+            next(iter(TimmLoader(inner, mixup=Mixup())))
+        with pytest.raises(ConfigurationError, match=r"FastCollateMixup mixes samples .* timm's Mixup with the same"):
+            TimmLoader(inner, mixup=FastCollateMixup())
+        with pytest.raises(
+            ConfigurationError, match=r"in 0\.\.2, since mixup has num_classes=3, got 0\.\.13: pass num"
+        ):
+            TimmLoader(inner, mixup=Mixup(3))
+        with pytest.raises(ConfigurationError, match=r"mixup must be callable, got 0\.4"):
+            TimmLoader(inner, mixup=0.4)  # type: ignore[arg-type]
+
+
+def test_what_timms_scripts_ask_a_loader_for_is_there() -> None:
+    names = "mean std sampler dataset mixup_enabled batch_sampler device batch_size num_workers collate_fn drop_last"
+    with train_loader() as inner:
+        loader = TimmLoader(inner, device="cpu")
+        assert [name for name in names.split() if not hasattr(loader, name)] == []
+        assert (loader.device, loader.mixup_enabled, loader.dataset) == (torch.device("cpu"), False, SOURCE)
+
+
 def test_timm_itself_is_not_imported() -> None:
     assert "timm" not in sys.modules

@@ -26,9 +26,9 @@ from dalirefurb import (
     rand_augment,
     simple,
 )
-from dalirefurb.augment import Custom, Decode, HorizontalFlip, HostStage, RandomGrayscale, RandomResizedCrop
+from dalirefurb.augment import CenterCrop, Custom, Decode, HorizontalFlip, HostStage, RandomGrayscale, RandomResizedCrop
 from dalirefurb.augment.published import simclr
-from dalirefurb.errors import ConfigurationError, LoaderError, StateMismatchError
+from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError
 from dalirefurb.planning import Frozen
 from dalirefurb.planning.planner import Planner
 from dalirefurb.store import DeviceStore, Store
@@ -194,6 +194,15 @@ def test_bad_samples_are_replaced_in_all_views(folder: ImageFolder, tmp_path: An
     source, policy = FileList(names, [0] * COUNT), BadSamplePolicy("replace")
     expected = each_alone(source, [RECIPE, *VIEWS], REFURBISH, bad_samples=policy)
     same(served(Loader(source, RECIPE, REFURBISH, MemoryStore(), views=VIEWS, bad_samples=policy)), expected)
+
+
+def test_an_image_that_one_of_the_views_cannot_take_is_a_bad_sample(folder: ImageFolder) -> None:
+    large = Recipe([Decode(), CenterCrop(900, name="large")], Output(900), 1)
+    with (
+        pytest.raises(SampleError, match="large: images must have at least 900 x 900 pixels"),
+        Loader(folder, RECIPE, Standard(COUNT, batch_size=BATCH), views=[RECIPE.view(2), large]) as loader,
+    ):
+        next(iter(loader))
 
 
 def test_each_view_has_the_type_of_its_own_output(folder: ImageFolder) -> None:

@@ -258,3 +258,15 @@ def test_what_the_source_has_and_what_the_model_gets_decide(parts: tuple[Source,
 
     assert ahead(None) == ahead(expected)
     assert ahead(None) != ahead(expected - 1)
+
+
+def test_what_all_views_together_are_served_as_decides() -> None:
+    source, recipe = FileList(["a.jpg"] * NUM_SAMPLES, np.zeros(NUM_SAMPLES)), simple(200).at(1)
+
+    def ahead(views: tuple[Recipe, ...], batches_per_group: int | None = None) -> int:
+        planner, prefetch = Standard(NUM_SAMPLES, batch_size=32), Prefetch(batches_per_group=batches_per_group)
+        with Loader(source, recipe, planner, views=views, prefetch=prefetch) as loader:
+            return loader.batches_ahead
+
+    for views, expected in (((), 8), ((recipe.view(2),), 5)):
+        assert ahead(views) == ahead(views, expected) != ahead(views, expected - 1)

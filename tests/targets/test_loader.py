@@ -56,7 +56,7 @@ from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchErro
 from dalirefurb.source import Source
 from dalirefurb.source.contract import without_targets
 from dalirefurb.store import Store
-from dalirefurb.targets import Annotated, Boxes, Keypoints, Masks, Objects, Polygons, Values
+from dalirefurb.targets import Annotated, Boxes, InstanceMasks, Keypoints, Masks, Objects, Polygons, Values
 from tests.in_turn import EACH_CHANGE, in_turn
 from tests.targets.scenes import COLOURS, COUNT, boxed, boxes_of, masked, sizes
 
@@ -412,6 +412,42 @@ def test_what_targets_cannot_go_through_is_refused_by_name(tmp_path: Path) -> No
         Loader(flat, recipe, planner, target_form="ultralytics")
     with pytest.raises(ConfigurationError, match=r"target_form must be"):
         Loader(source, recipe, planner, target_form="yolo")  # type: ignore[arg-type]
+    two = Annotated(source._source, {**source.annotations, "others": source.annotations["boxes"]})
+    with pytest.raises(ConfigurationError, match=r"needs one target of boxes, .* got boxes, labels, image_id, others"):
+        Loader(two, recipe, planner, target_form="ultralytics")
+
+
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        *((None, name) for name in ("index", "matrix", "source_size")),
+        *(("ultralytics", name) for name in ("bboxes", "batch_idx", "cls")),
+    ],
+)
+def test_a_target_cannot_have_a_name_that_a_batch_has_anyway(tmp_path: Path, form: Any, name: str) -> None:
+    source = boxed(tmp_path)
+    named = Annotated(source._source, {**source.annotations, name: Values(np.arange(COUNT))})
+    with pytest.raises(ConfigurationError, match=rf"targets must have other names than {name}, which a batch has"):
+        Loader(named, evaluate(SIZE), Evaluate(COUNT, batch_size=4), target_form=form)
+    other = "ultralytics" if form is None else None
+    Loader(named, evaluate(SIZE), Evaluate(COUNT, batch_size=4), target_form=other).close()  # type: ignore[arg-type]
+
+
+def test_one_target_is_served_alone_unless_dictionaries_are_asked_for(tmp_path: Path) -> None:
+    source, parts = masked(tmp_path), (evaluate(SIZE), Evaluate(COUNT, batch_size=6))
+    with Loader(source, *parts) as loader, Loader(source, *parts, target_form="dicts") as other:
+        for (_, masks), (_, targets) in zip(loader, other, strict=True):
+            assert [[*each] for each in targets] == [["mask", "index", "matrix", "source_size"]] * 6
+            assert torch.equal(torch.stack([each["mask"] for each in targets]), masks)
+
+
+def test_a_class_may_be_a_column_of_its_own(tmp_path: Path) -> None:
+    source = boxed(tmp_path)
+    columns = Objects([np.arange(len(boxes_of(number)))[:, None] for number in range(COUNT)])
+    both = (source, Annotated(source._source, {**source.annotations, "labels": columns}))
+    one, other = (served(each, evaluate(SIZE), epochs=1, target_form="ultralytics") for each in both)
+    for (_, flat), (_, targets) in zip(one, other, strict=True):
+        assert_same(targets, flat)
 
 
 def test_masks_of_arrays_are_as_those_of_files(tmp_path: Path) -> None:
@@ -522,6 +558,18 @@ def test_a_row_says_the_same_whatever_else_is_in_its_batch(tmp_path: Path) -> No
     with Loader(source, recipe, planner) as loader:
         ((_, targets),) = loader
     assert len(targets) == COUNT
+
+
+def test_what_an_image_has_is_the_same_however_many_are_in_its_batch(tmp_path: Path) -> None:
+    """Threads write the masks of some rows each."""
+    plain, rows = masked(tmp_path), []
+    outlines = [[[[0, 0, width, 0, width, height]]] for height, width in sizes()]
+    source = Annotated(plain._source, {**plain.annotations, "masks": InstanceMasks(outlines)})
+    for batch_size in (1, COUNT):
+        with Loader(source, evaluate(SIZE), Evaluate(COUNT, batch_size=batch_size)) as loader:
+            rows.append([target for _, targets in loader for target in targets])
+    assert_same(*rows)
+    assert all(int(target["masks"].sum()) > 0 for target in rows[0])
 
 
 def test_a_loader_ends_while_masks_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,6 +224,13 @@ def test_boxes_outlines_keypoints_and_masks_of_all_images_are_around_what_they_w
         for image, target in zip(levels(images), targets, strict=True):
             objects = len(target["boxes"])
             assert int(target["image_id"]) == 100 + int(target["index"])  # What is of a whole image is its own one's.
+            assert tuple(target["source_size"].tolist()) == sizes()[int(target["index"])]
+            if not stages:  # Its own objects are where its matrix says, as far as they are in the image.
+                (left, top), most = target["matrix"][:2, 2].tolist(), (SIZE + 20, SIZE)
+                moved = [np.subtract(box, [left, top] * 2) for box in boxes_of(int(target["index"]))]
+                seen = [np.clip(box, 0, most * 2) for box in moved]
+                own = [box.tolist() for box in seen if (box[2:] - box[:2]).min() > 8]
+                assert all(box in target["boxes"].tolist() for box in own)
             assert {len(target[name]) for name in ("labels", "outline", "mask", "points")} == {objects}
             together += objects > 3  # which no image has by itself
             covered = np.zeros(image.shape[:2], bool)

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -518,7 +519,7 @@ def test_an_error_reaches_all_behind_the_batches_before_it(tmp_path: Path, train
         with pytest.raises(SampleError, match=re.escape(str(expected.value))):
             served.wait()
         with pytest.raises(SampleError) as late, Attached(NAME) as training:
-            next(iter(training))
+            training.state_dict()
         assert late.value.index == bad
 
 
@@ -712,6 +713,30 @@ def test_where_not_even_telling_has_room_nobody_waits_for_ever(
             served.wait()
         with pytest.raises(LoaderError, match="has ended, or closed it"):
             Attached(NAME)
+
+
+def test_who_waits_is_told_of_what_ends_a_broadcast_before_anybody_is_there(
+    source: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def fail(_: socket.socket) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def wait() -> None:
+        try:
+            served.wait()
+        except OSError as error:
+            told.append(str(error))
+
+    with broadcast(source) as served:
+        monkeypatch.setattr(socket.socket, "accept", fail)
+        with pytest.raises(LoaderError, match="has ended, or closed it"):
+            Attached(NAME)
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        waiting.join(20)
+        assert told == [str(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))]
 
 
 def test_processes_of_other_users_are_turned_away(source: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -341,6 +341,10 @@ def test_a_training_goes_on_where_its_state_says(source: ImageFolder, stream: li
             assert taken(Endless(first), 6) == stream[:6]
             state = json.loads(json.dumps(first.state_dict()))
         again = stack.enter_context(Attached(NAME))  # alone: at any place, before or behind
+        with pytest.raises(
+            ConfigurationError, match=r"state must be a mapping that state_dict returned, got 'state\.pt'"
+        ):
+            again.load_state_dict("state.pt")  # type: ignore[arg-type]
         for epoch, batch in ((1, 2), (0, 1), (3, 0), (1, 2)):
             again.load_state_dict({**state, "epoch": epoch, "batch": batch})
             assert again.epoch == epoch

@@ -31,7 +31,7 @@ from dalirefurb import (
     rand_augment,
     simple,
 )
-from dalirefurb.augment import Custom
+from dalirefurb.augment import CenterCrop, Custom, Decode, Resize
 from dalirefurb.augment.policies.operations import OPERATIONS
 from dalirefurb.augment.stage import Device
 from dalirefurb.engine import kernel_choice
@@ -148,6 +148,16 @@ def test_what_dali_goes_on_with_is_served_alike_with_a_store_and_without(folder:
             warnings.simplefilter("ignore")
             without = epochs(Loader(folder, recipe.at(split), frozen), 2)
         assert torch.equal(epochs(Loader(folder, recipe.at(split), frozen, MemoryStore()), 2), without)
+
+
+def test_dali_goes_on_with_images_of_the_size_that_kernels_leave(folder: ImageFolder) -> None:
+    own = Custom(lambda images: images, "own")
+    first, last = [Decode(), Resize((40, 44))], CenterCrop(SIZE)
+    one, other = (
+        epochs(Loader(folder, Recipe([*stages, last], Output(SIZE), 1), Standard(NUM_SAMPLES, batch_size=6)), 1)
+        for stages in ([*first, own], first)
+    )
+    assert (one - other).abs().max() < 0.01
 
 
 def test_arrays_meet_a_stage_of_the_users(arrays: Arrays) -> None:

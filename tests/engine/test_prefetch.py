@@ -14,6 +14,7 @@ import torch
 import dalirefurb.engine.prefetch as prefetch_module
 from dalirefurb import (
     Arrays,
+    AutoAssist,
     BadSamplePolicy,
     FileList,
     ImageFolder,
@@ -36,6 +37,7 @@ from dalirefurb.engine.finisher import Finisher
 from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.kernel_choice import Devices
 from dalirefurb.engine.preparer import Prepared
+from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning import Frozen
 from dalirefurb.source import Source
 from tests.pictures import write_folder
@@ -81,6 +83,16 @@ def test_no_more_than_a_quarter_of_a_short_epoch_runs_together(num_batches: int,
 def test_of_images_that_are_served_large_fewer_run_together_but_128_rows(side: int, expected: int) -> None:
     depths = Prefetch(num_threads=2).depths(Standard(64_000, batch_size=32), served=side * side)
     assert depths.batches_per_group == expected
+
+
+@pytest.mark.parametrize(("lag", "look_ahead", "planned"), [(8, 1, 7), (9, 1, 7), (10, 2, 9)])
+def test_no_batch_is_planned_before_the_losses_that_it_depends_on(lag: int, look_ahead: int, planned: int) -> None:
+    """One is handed over, two wait for the final part and two for the partial one; the store is told of no more."""
+    planner = AutoAssist(Standard(64, batch_size=4), lag=lag)
+    depths = Prefetch(num_threads=2).depths(planner)
+    assert (depths.look_ahead, depths.announced, depths.batches_planned) == (look_ahead, 0, planned)
+    with pytest.raises(ConfigurationError, match="more than the 7 batches planned ahead, got 7: pass lag=8"):
+        Prefetch(num_threads=2).depths(AutoAssist(Standard(64, batch_size=4), lag=7))
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 8])

@@ -229,18 +229,20 @@ def test_a_photograph_goes_on_beyond_its_edges(tmp_path: Path) -> None:
 def test_a_window_shows_what_is_drawn_turned_relit_and_with_grain(
     turn: float, across: tuple[int, int], down: tuple[int, int]
 ) -> None:
-    """Of a photograph of 120 x 90 pixels, whose sheet shows its own columns and rows."""
-    rows, columns = np.mgrid[:180, :240]
+    """Of a photograph of 120 x 60 pixels, whose sheet shows its own columns and rows."""
+    rows, columns = np.mgrid[:120, :240]
     sheet = Image.fromarray(np.stack([columns, rows, 0 * rows + 100], axis=2).astype(np.uint8))
     grain = np.full((HEIGHT + 256, WIDTH + 256, 3), 128, np.uint8)
     grain[255:, 20:, 2] = 148  # where it is taken from
-    drawn = Drawn(turn, 1.0, 0.75, 0.5, 0.5, (0.0, 0.5, 1.0))
+    drawn = Drawn(turn, 1.0, 1.0, 0.25, 0.5, (0.0, 0.5, 1.0))
     encoded = photographs._window(sheet, drawn, Image.fromarray(grain))  # type: ignore[arg-type]
     with Image.open(io.BytesIO(encoded)) as image:
         assert (image.format, image.size) == ("JPEG", (500, 375))
         window = np.asarray(image).astype(float)
-    # 0.9 of the photograph's height; an eighth of its width right of the middle; of light 0.85 times 0.8, 1 and 1.2.
-    scale, centre, light = 0.9 * 90 / 375, np.array([120 + 0.125 * 120, 90]), 0.85 * np.array([0.8, 1.0, 1.2])
+    # 0.9 of the photograph's height; a quarter of its width right of the middle, an eighth of its height above it; of
+    # light 0.85 times 0.8, 1 and 1.2.
+    scale, light = 0.9 * 60 / 375, 0.85 * np.array([0.8, 1.0, 1.2])
+    centre = np.array([120 + 0.25 * 120, 60 - 0.125 * 60])
     for x, y in ((250, 187), (20, 20), (480, 30), (40, 350)):
         place = centre + scale * ((x + 0.5 - 250) * np.array(across) + (y + 0.5 - 187.5) * np.array(down)) - 0.5
         wanted = np.array([*place, 100]) * light + (0, 0, 20)

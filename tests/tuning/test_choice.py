@@ -747,21 +747,6 @@ def test_labels_of_the_picture_do_not_overlap_and_are_in_it(splits, step_ms, n):
     assert all(box.x0 >= 0 and box.y0 >= 0 and box.x1 <= whole.x1 and box.y1 <= whole.y1 for box in boxes.values())
 
 
-def test_the_picture_of_what_a_gpu_does_is_of_a_cache_in_its_own_memory():
-    made = replace(costs(split(devices=("gpu", "gpu")), split(devices=("gpu", "cpu"))), copy_s=0.002)
-    advice = chosen(made, machine(device_bytes=UNLIMITED))
-    there, here = ([each.get_ydata() for each in advice.figure().axes[0].lines][place] for place in (0, 2))
-    for drawn, configuration_split in ((there, made.splits[0]), (here, made.splits[1])):
-        assert drawn[0] == next(
-            row.images_per_s
-            for row in advice.rows
-            if row.configuration.split == configuration_split and row.configuration.reuse_factor == 1
-        )
-        for factor in (2, 3):
-            rows = [row for row in advice.rows if row.configuration.split == configuration_split]
-            assert drawn[factor - 1] in [row.images_per_s for row in rows if row.configuration.reuse_factor == factor]
-
-
 def test_a_gpu_that_does_both_parts_keeps_its_cache_in_its_own_memory():
     on_device = split("paper", 3, hit_ms=0.01, standard_ms=0.1, devices=("gpu", "gpu"))
     choice = chosen(costs(split(), on_device, step_ms=1), machine(device_bytes=4_000_000_000))

@@ -209,6 +209,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: Annotated(source(), {"id": Values([1, 2, 3])}) + Annotated(source(), {"id": Values([1, 2, 0.5])}),
         r"'id' of source number 1 is \('Values', \('float32', \(\)\)\) and that of another \('Values', \('int64'",
     ),
+    "points with and without visibility put together": (
+        lambda: (
+            Annotated(source(), {"p": Keypoints([[[[1, 2]]], [], []])})
+            + Annotated(source(), {"p": Keypoints([[[[1, 2, 2]]], [], []])})
+        ),
+        r"'p' of source number 1 is .*\(1, 3\)\)\) and that of another .*\(1, 2\)\)\)",
+    ),
     "twice": (
         lambda: Annotated(Annotated(source(), {"id": Values([1, 2, 3])}), {"id": Values([1, 2, 3])}),
         "must have no targets yet",

@@ -16,6 +16,7 @@ from dalirefurb.augment.geometry import Geometry
 from dalirefurb.augment.maps import placed
 from dalirefurb.targets import Boxes, Keypoints, Objects, Polygons, masks, objects
 from dalirefurb.targets.objects import Pasted, map_polygons, rows_of
+from dalirefurb.targets.ragged import Ragged
 
 HEIGHT, WIDTH = SIZE = (48, 64)
 IDENTITY = np.eye(3)[None]
@@ -303,6 +304,21 @@ def test_a_covered_box_of_which_too_little_is_in_the_image_is_dropped_though_all
         shown, sizes = np.zeros(1, np.int64), np.array([[10, 10]])
         moved = objects.moved_objects({"boxes": boxes}, shown, sizes, whole(IDENTITY), (10, width), pasted=covered)
         assert (moved[0]["boxes"].values.tolist(), moved[1]) == ([] if dropped else left.tolist(), dropped)
+
+
+@pytest.mark.parametrize(("covered", "min_visible", "here"), [(4, 0.0, False), (3, 0.0, True), (3, 0.3, False)])
+def test_an_object_of_which_no_pixel_is_left_is_dropped(covered: int, min_visible: float, here: bool) -> None:
+    rows = Ragged(np.zeros((2, 3), np.int64), np.arange(3))
+    made, out = Pasted.of(rows, whole(IDENTITY)), np.empty((2, 4), np.uint8)
+
+    def draw(row: int, _: Any, mask: NDArray[np.uint8]) -> None:
+        mask[...] = 0
+        mask[0, 0, : 4 if row == 0 else covered] = 1
+
+    made.paste(0, np.ones(1, np.bool_), min_visible, draw, out)
+    assert out.tolist() == [[1] * covered + [0] * (4 - covered), [0] * 4]
+    assert made.here.tolist() == [here, True]
+    assert np.nan_to_num(made.left[0]).tolist() == ([3, 0, 4, 1] if covered < 4 else [0] * 4)
 
 
 def test_shares_are_of_the_sides_of_their_own_image() -> None:

@@ -124,6 +124,13 @@ def test_an_image_that_is_too_small_is_refused(stage: RandomCrop, size: tuple[in
         drawn(stage, noise(size))
 
 
+def test_black_may_be_wider_than_the_image_that_it_is_around() -> None:
+    heights, widths = np.array([4]), np.array([9])
+    assert RandomCrop(8, padding=4).refusal(heights, widths) is None
+    assert RandomCrop(8, padding=3, padding_mode="reflect").refusal(heights, widths) is None
+    assert RandomCrop(16, padding=3, padding_mode="reflect").refusal(heights, widths) is not None
+
+
 @pytest.mark.parametrize("padding_mode", ["edge", 1, None])
 def test_another_padding_is_refused(padding_mode: Any) -> None:
     message = f'random_crop: padding_mode must be "constant" or "reflect", got {padding_mode!r}: choose one'

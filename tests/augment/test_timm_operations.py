@@ -158,6 +158,15 @@ def test_a_blur_is_as_wide_as_pillows(pipeline: Any, name: str, magnitude: float
         assert blurred == pytest.approx(sharp, rel=0.15)
 
 
+def test_a_blur_reaches_as_far_as_six_pixels(pipeline: Any) -> None:
+    line = np.zeros((31, 31, 3), np.uint8)
+    line[:, 15] = 255
+    ((ours, _),) = _served(pipeline, "GaussianBlur", 10, [line])  # a standard deviation of 2
+    weights = np.exp(-(np.arange(-6, 7) ** 2) / 8)
+    assert abs(ours[15, 9:22, 0] - 255 * weights / weights.sum()).max() < 1
+    assert (np.flatnonzero(ours[15, :, 0]) == np.arange(9, 22)).all()
+
+
 def test_a_translation_that_is_no_whole_number_of_pixels_blends_two(pipeline: Any) -> None:
     row = np.repeat(np.arange(0, 200, 2, dtype=np.uint8)[None, :, None], 3, axis=2)  # levels 0, 2, 4, ...
     ((ours, _),) = _served(pipeline, "TranslateXRel", 10 / 45 / 2, [row])  # half a pixel

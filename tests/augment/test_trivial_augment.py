@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import chisquare
 
 from dalirefurb.augment.policies.layers import TrivialAugmentLayer
@@ -47,6 +48,15 @@ def test_a_translation_is_in_whole_pixels_whatever_the_size() -> None:
     given = np.array([[translate_x, 20.5 / 31, 0.6]] * 2)
     drawn = layer.draw(given, np.array([32, 224]), np.array([32, 224]))
     assert drawn["matrix"][:, 0, 2].tolist() == [-21, -21]  # 32 * 20 / 30 = 21.3
+
+
+@pytest.mark.parametrize("bins", [2, 25, 31, 49])
+def test_translations_are_spaced_as_pytorch_spaces_them(bins: int) -> None:
+    layer = TrivialAugmentLayer(num_magnitude_bins=bins)
+    translate_x = ([each.name for each in WIDE_OPERATIONS].index("TranslateX") + 0.5) / 14
+    given = np.array([[translate_x, (each + 0.5) / bins, 0.6] for each in range(bins)])
+    matrices = layer.draw(given, np.full(bins, 64), np.full(bins, 64))["matrix"]
+    assert (-matrices[:, 0, 2]).tolist() == torch.linspace(0, 32, bins).trunc().tolist()
 
 
 def test_there_may_be_another_number_of_magnitudes() -> None:

@@ -30,6 +30,7 @@ from dalirefurb import (
     Refurbish,
     SmartCache,
     Standard,
+    TorchDataset,
     evaluate,
     rand_augment,
     simple,
@@ -293,6 +294,16 @@ def test_last_batches_are_as_behind_dalis_file_reader(tmp_path: Path, policy: La
             served, expected = labels_of(ours), labels_of(theirs)
             order = np.concatenate([plan.indices for plan in planner.epoch(epoch)])
             assert served == [order[batch].tolist() for batch in expected]
+
+
+def test_a_last_batch_of_partial_images_of_several_sizes_is_filled_up() -> None:
+    various = TorchDataset([(np.full((20 + number, 24, 3), number, np.uint8), number) for number in range(5)])
+    recipe = Recipe([HorizontalFlip(), RandomResizedCrop(8)], Output(8), split=1)
+    with PartialSource(various, recipe, Standard(5, batch_size=3), pad_last_batch=True) as samples:
+        _, (images, labels, *_) = samples(), samples()
+    assert labels.tolist() == [labels[0], labels[1], labels[1]]
+    assert [image.shape for image in images] == [(20 + label, 24, 3) for label in labels.tolist()]
+    assert [set(image.flatten().tolist()) for image in images] == [{label} for label in labels.tolist()]
 
 
 def test_without_padding_the_planner_says_what_becomes_of_the_last_batch() -> None:

@@ -783,7 +783,7 @@ def test_what_cannot_be_shared_is_refused(source: ImageFolder, monkeypatch: pyte
         monkeypatch.setattr(server, "available_bytes", lambda: needed)
         Broadcast(loader, NAME).close()
         monkeypatch.setattr(server, "available_bytes", lambda: 500_000)
-        with pytest.raises(OutOfMemoryError, match=r"must hold 7 batches in shared memory, 516\.\d+ KB, but 500"):
+        with pytest.raises(OutOfMemoryError, match=r"must hold 7 batches in shared memory, 516\.77 KB, but 500"):
             Broadcast(loader, NAME)
         monkeypatch.setattr(server, "available_bytes", lambda: 0)
         with pytest.raises(OutOfMemoryError, match="but 0 B are free"):

@@ -741,6 +741,18 @@ def test_turns_are_of_as_many_rows_as_there_is_time_and_room_for_and_of_that_sha
     assert {0.5 <= each <= 4.0 for each in slices} == {True}
 
 
+@pytest.mark.parametrize("sizes", [(1000, 9000), (9000, 1000)])
+def test_turns_have_room_for_the_largest_images_of_all_that_take_them(sizes, monkeypatch):
+    asked, turns = [], SimpleNamespace(slice=lambda *_: SimpleNamespace(image_s=0.001))
+    monkeypatch.setattr(advising, "turns_of", lambda *_: turns)
+    monkeypatch.setattr(advising, "read_some", lambda _: SimpleNamespace(rows=range))
+    monkeypatch.setattr(advising, "batches_that_fit", lambda *given: asked.append(given) or 1)
+    first, second = sizes  # What is faster is recommended, and the other one its rival.
+    splits = split(place=3, image_bytes=first, hit_ms=0.3), split(place=4, image_bytes=second, hit_ms=0.05)
+    assert len(verify(advise(costs(*splits), machine(), workload()), None, {}, seconds=1.0)) == 3
+    assert asked == [(9000, 256)]
+
+
 def test_what_takes_turns_is_cached_where_and_as_far_as_it_is_to_be(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(Turns, "fill", lambda self: None)
     monkeypatch.setattr(advising, "DeviceStore", type("DeviceStore", (MemoryStore,), {}))

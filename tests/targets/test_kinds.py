@@ -248,6 +248,7 @@ def test_what_is_no_target_is_refused(name: str) -> None:
         (Objects([[1]]), Objects([[2]])),
         (Values([1, 2]), Values([1, 3])),
         (Masks(["m/a.png", "m/b.png"]), Masks(["m/a.png", "m/c.png"])),
+        (Masks(["a.png", "b.png"]).take(np.array([0])), Masks(["a.png", "b.png"]).take(np.array([1]))),
         (Masks(["a.png"]), Masks(["a.png"], fill=0)),
         (Masks(["a.png", np.zeros((2, 2), int)]), Masks([np.zeros((2, 2), int), "a.png"])),
         (Masks([np.zeros((2, 2), int)]), Masks([np.ones((2, 2), int)])),

@@ -785,6 +785,17 @@ def test_of_images_made_of_several_the_only_split_is_measured_and_else_all_that_
         assert measured.notes == []
 
 
+def test_what_takes_turns_is_named_by_what_it_serves():
+    measured = _Measurement(None, {"paper": rand_augment(32)}, [STANDARD], 16, None, 90.0, print, 0.0)
+    keys = STANDARD, HITS._replace(split=0), HITS, REUSED._replace(on_disk=True)
+    assert [measured._name_of(key) for key in keys] == [
+        "standard loading (crop first)",
+        "crop first, cached before the decode, hits",
+        "crop first, cached after the flip, hits",
+        "crop first, cached after the flip, reuse factor 2 on the disk",
+    ]
+
+
 def test_what_is_measured_works_on_its_own_devices(monkeypatch):
     given, devices = [], ("cpu", "gpu")
     monkeypatch.setattr(turning, "Loader", lambda *_, **options: given.append(options))

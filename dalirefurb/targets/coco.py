@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -145,7 +146,7 @@ class CocoDetection(Annotated):
 def _look_at_some(paths: Sequence[Path], folder: PathLike) -> None:
     """Refuse a folder in which none of some images is."""
     some = [paths[row] for row in spread(len(paths), _LOOKED_AT)]
-    if not any(path.exists() for path in some):
+    if not any(map(os.path.exists, some)):  # That of `Path` raises for a name that is too long.
         raise ConfigurationError(
             f"images must be the folder of the images, but of {len(some)} that were looked at none is in {folder}, the "
             f"first is {some[0]}: pass the folder that their file names begin in"

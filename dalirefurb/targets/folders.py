@@ -224,7 +224,7 @@ class YoloFolder(Annotated):
         root = path_of(path).parent / (read.get("path") or "")
         images: list[PathLike] = []
         for entry in entries:
-            found = next((each for each in (root / entry, root / entry.removeprefix("../")) if each.exists()), None)
+            found = next(filter(os.path.exists, (root / entry, root / entry.removeprefix("../"))), None)
             if found is None:
                 raise ConfigurationError(f"{part!r} of {path} must be there, but there is no {root / entry}")
             if found.is_dir():
@@ -268,7 +268,7 @@ def _beside(images: Any, labels: Any) -> tuple[list[Path], list[Path]]:
         files = [] if isinstance(labels, (str, os.PathLike)) else [Path(each) for each in labels]
         wanted, given = f"a path for each of {len(paths)} images", len(files) if files else labels
         require(len(paths) == len(files) > 0, "labels", wanted, given, "give an image one each")
-    if not any(file.exists() for file in files):
+    if not any(map(os.path.exists, files)):
         raise ConfigurationError(
             f"must lie in their folder as images do in theirs, but of {paths[0]} there is no {files[0]}",
             argument="labels",

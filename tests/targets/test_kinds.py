@@ -551,6 +551,8 @@ def test_what_is_not_in_cocos_format_is_refused(tmp_path: Path, changes: dict[st
     (tmp_path / "elsewhere").mkdir()
     with pytest.raises(ConfigurationError, match=r"of 3 that were looked at none is in .*elsewhere, the first is"):
         CocoDetection(tmp_path / "elsewhere", coco(tmp_path))
+    with pytest.raises(ConfigurationError, match="of 1 that were looked at none is in"):
+        CocoDetection(tmp_path, coco(tmp_path, images=[{"id": 7, "file_name": f"{'a' * 300}.jpg"}], annotations=[]))
     things = {"image_id": 7, "bbox": [0, 0, 9, 9], "category_id": 1, "segmentation": {"counts": [0, 9], "size": [3, 3]}}
     path = coco(tmp_path, annotations=[things])
     with pytest.raises(ConfigurationError, match="an object that is no crowd has run lengths"):
@@ -783,6 +785,7 @@ def test_poses_have_points_which_swap_where_an_image_is_mirrored(tmp_path: Path)
         ("- 1\n", "must be a data set's file with 'names' and 'train'"),
         ("train: [", "must be a data set's file, but cannot be read"),
         (f"train: images/other\n{NAMES}", "'train' of .* must be there, but there is no .*images/other"),
+        (f"train: {'a' * 300}\n{NAMES}", "'train' of .* must be there, but there is no .*aaa"),
         (f"train: labels/train\n{NAMES}", "train must be a folder of image files"),
     ],
 )

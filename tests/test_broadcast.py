@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import gc
 import json
 import math
 import os
@@ -416,6 +417,12 @@ def test_memory_of_batches_that_were_kept_is_let_go_of_with_them(source: ImageFo
         next(iter(training))
         # Both ends are in this process, and beside slots each question's answer may be there.
         assert shared() <= 2 * served._window.most_slots + 3
+        training.close()
+        gc.collect()
+        assert shared() > 0
+        served.close()
+        gc.collect()
+        assert shared() == 0, "nothing is held of what is closed"
 
 
 def test_a_validation_without_indices_goes_on_where_its_state_says() -> None:

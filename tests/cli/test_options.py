@@ -449,6 +449,21 @@ def test_a_signal_during_an_import_is_answered_after_it(monkeypatch):
     assert done == ["imported"]
 
 
+@pytest.mark.parametrize("answer", [signal.SIG_IGN, signal.SIG_DFL])
+def test_a_signal_that_no_function_answers_is_left_as_it_is_during_an_import(answer, monkeypatch):
+    """One that is ignored, as by nohup, stays so: nothing is called."""
+    monkeypatch.setattr(terminal, "_SIGNALS", (signal.SIGUSR1,))
+    usual = signal.signal(signal.SIGUSR1, answer)
+    try:
+        with terminal.importing():
+            assert signal.getsignal(signal.SIGUSR1) is answer
+            if answer is signal.SIG_IGN:
+                os.kill(os.getpid(), signal.SIGUSR1)
+        assert signal.getsignal(signal.SIGUSR1) is answer
+    finally:
+        signal.signal(signal.SIGUSR1, usual)
+
+
 def test_another_thread_than_the_main_one_imports_as_usual(monkeypatch):
     """As where a notebook's server calls a command: only the main one can choose how signals are answered."""
     monkeypatch.setattr(terminal, "_SIGNALS", (signal.SIGUSR1,))

@@ -268,6 +268,12 @@ def test_other_masks_are_another_source() -> None:
     assert one.take(np.array([1, 0])).rows.counts.tolist() == [0, 2]
 
 
+def test_an_outline_around_the_whole_image_is_none_of_pixels_though_all_its_shares_are_0_or_1() -> None:
+    whole = np.array([[[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]])
+    masks = InstanceMasks([[whole]], normalized=True)
+    assert masks.one(0, (4, 5)).tolist() == np.ones((1, 4, 5), np.uint8).tolist()
+
+
 def test_samples_may_have_no_object_at_all() -> None:
     masks = InstanceMasks([[], []])
     assert (len(masks), masks.misfit(1, (4, 5))) == (2, None)

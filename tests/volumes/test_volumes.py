@@ -731,6 +731,18 @@ def test_memory_is_counted_for_volumes_as_they_are_read() -> None:
         Loader(source, recipe, planner, prefetch=Prefetch(memory="20MB"))
 
 
+def test_a_store_has_room_for_volumes_as_they_are_cached_not_as_they_are_read() -> None:
+    large = Volumes(range(8), load=lambda item: np.full((32, 64, 64), item, np.int16))
+    for size, nbytes in ((8, 8**3 * 2), ((40, 80, 80), 40 * 80 * 80 * 2)):  # smaller than what is read, and larger
+        store, planner = MemoryStore(), Frozen(8, batch_size=4)
+        with Loader(large, Recipe([RandomCrop3D(size)], VolumeOutput(size), 1), planner, store) as loader:
+            for _ in range(2):
+                for _batch in loader:
+                    pass
+            assert 8 * nbytes < store.nbytes < 13 * (nbytes + 1000), "8 volumes, a tenth more, and four of the largest"
+            assert loader.stats().recomputed == 0
+
+
 def test_a_store_tells_volumes_by_what_load_makes_of_them() -> None:
     store, recipe, planner = MemoryStore(), recipe_of(0, CenterCrop3D((8, 10, 8))), Frozen(4, batch_size=4)
     for number in (3, 7):

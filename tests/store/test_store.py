@@ -311,6 +311,36 @@ def test_room_for_fewer_than_no_images_is_refused_and_costs_no_slot() -> None:
             np.testing.assert_array_equal(sample, image(index))
 
 
+CALLS: dict[str, Any] = {
+    "get": lambda store, *keys: store.get(*keys),
+    "prefetch": lambda store, *keys: store.prefetch(*keys),
+    "put": lambda store, *keys: store.put(*keys, [image(0)]),
+    "evict": lambda store, *keys: store.evict(*keys),
+    "retain": lambda store, *keys: store.retain(*keys),
+}
+"""What is asked of a store by the keys of samples."""
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_keys_are_signed_integers_as_many_indices_as_versions(call: str) -> None:
+    whole = np.array([1])
+    with MemoryStore() as store:
+        store.open(StoreSpec(SHAPE, SLOTS, {}))
+        store.put(whole, whole, [image(1)])
+        for odd in (np.array([1.5]), np.array([1], np.uint64), np.array([True]), np.array(["1"])):
+            for keys in ((odd, whole), (whole, odd)):
+                with pytest.raises(ConfigurationError, match=r"must be signed integers, but are .*: convert them"):
+                    CALLS[call](store, *keys)
+        for other in (np.array([1, 2]), np.array([[1]]), np.array(1)):
+            for keys in ((other, whole), (whole, other)):
+                with pytest.raises(ConfigurationError, match="one-dimensional and equally long, but have shapes"):
+                    CALLS[call](store, *keys)
+        for alone in (store.held, store.evict):
+            with pytest.raises(ConfigurationError, match="must be signed integers"):
+                alone(np.array([1.5]))
+        assert [each.tolist() for each in store.held()] == [[1], [1]]
+
+
 def test_lists_of_no_keys_hold_nothing_whatever_numbers_they_would_have() -> None:
     """NumPy makes floats of an empty list."""
     with MemoryStore() as store:

@@ -675,6 +675,26 @@ def test_an_interrupt_loses_no_batch(source: ImageFolder, stream: list[str], mon
         assert serving._window._last_number <= serving._window.most_slots, "no memory is lost, either"
 
 
+def test_a_batch_that_was_told_of_twice_stays_good(
+    source: ImageFolder, stream: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(connection: socket.socket, *_: Any) -> Any:
+        select.select([connection], [], [])
+        raise KeyboardInterrupt
+
+    with broadcast(source, ahead=1), Attached(NAME) as training:
+        assert training.epoch == 0
+        batches = iter(training)
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "recv_fds", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                next(batches)
+        kept = next(batches)
+        assert [digest(batch) for batch in batches] == stream[1:BATCHES]
+        assert taken(Endless(training), 2 * BATCHES) == stream[BATCHES : 3 * BATCHES]
+        assert digest(kept) == stream[0]
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_or_pickled_one_is_refused(source: ImageFolder) -> None:
     with broadcast(source) as served, Attached(NAME) as training:

@@ -770,6 +770,29 @@ def test_who_waits_is_told_of_what_ends_a_broadcast_before_anybody_is_there(
         assert told == [str(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))]
 
 
+def test_who_waits_is_told_of_what_ends_a_broadcast_that_has_begun(
+    source: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hang_up = Broadcast._hang_up
+
+    def fail(_: socket.socket) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def slowly(self: Broadcast) -> None:
+        hang_up(self)
+        over.exception(LIMIT_S)  # Who waits runs first.
+
+    with broadcast(source) as served, Attached(NAME) as training, ThreadPoolExecutor(1) as pool:
+        next(iter(training))
+        monkeypatch.setattr(Broadcast, "_hang_up", slowly)
+        over = pool.submit(served.wait)
+        monkeypatch.setattr(socket.socket, "accept", fail)
+        with pytest.raises(LoaderError, match="has ended, or closed it"):
+            Attached(NAME)
+        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+            over.result(LIMIT_S)
+
+
 def test_processes_of_other_users_are_turned_away(source: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     told: Any = SimpleNamespace(getsockopt=lambda *_: wire._CREDENTIALS.pack(7, 8, 9))
     for user, own in ((7, False), (8, True), (9, False)):

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from dalirefurb.broadcast.window import Made, Training, Window, words
@@ -112,8 +113,8 @@ class Broadcast(metaclass=Explained):
         self._owner_pid = os.getpid()
         self._listener = listening(name)
         self._threads = [
-            threading.Thread(target=self._guarded, args=(work,), name=f"dalirefurb-broadcast-{word}", daemon=True)
-            for word, work in (("listen", self._listen), ("make", self._make))
+            threading.Thread(target=work, name=f"dalirefurb-broadcast-{word}", daemon=True)
+            for word, work in (("listen", self._listen), ("make", partial(self._guarded, self._make)))
         ]
         for thread in self._threads:
             thread.start()
@@ -184,19 +185,23 @@ class Broadcast(metaclass=Explained):
     # ---- the listening thread
 
     def _listen(self) -> None:
+        """Serve all that come, then hang up: who waits is told of what has ended it, so that comes first."""
+        try:
+            self._guarded(self._hear)
+        finally:
+            self._hang_up()
+
+    def _hear(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
-            try:
-                while not self._closed:
-                    for key, _ in selector.select():
-                        if key.data is not None:
-                            if not self._heeded(key.data):
-                                selector.unregister(key.fileobj)
-                                key.data.connection.close()
-                        elif (training := self._accepted()) is not None:
-                            selector.register(training.connection, selectors.EVENT_READ, training)
-            finally:
-                self._hang_up()
+            while not self._closed:
+                for key, _ in selector.select():
+                    if key.data is not None:
+                        if not self._heeded(key.data):
+                            selector.unregister(key.fileobj)
+                            key.data.connection.close()
+                    elif (training := self._accepted()) is not None:
+                        selector.register(training.connection, selectors.EVENT_READ, training)
 
     def _hang_up(self) -> None:
         """Close all sockets, which tells the trainings; nobody is waited for any more."""

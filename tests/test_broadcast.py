@@ -241,6 +241,16 @@ def test_nobody_is_let_go_where_nobody_waits(source: ImageFolder, stream: list[s
             assert taken(other, 1) == stream[number : number + 1]
 
 
+def test_who_has_come_and_asks_for_no_batch_yet_does_not_wait(source: ImageFolder, stream: list[str]) -> None:
+    with broadcast(source, ahead=1, patience=1e-3) as served, Attached(NAME) as first, Attached(NAME) as other:
+        one = Endless(first)
+        assert taken(one, 1) == stream[:1]
+        wait_until(lambda: served._window.full)
+        assert other.epoch == 0, "it could have the first batch still"
+        time.sleep(0.02)
+        assert taken(one, 1) == stream[1:2]
+
+
 def test_with_endless_patience_the_slowest_is_waited_for(source: ImageFolder, stream: list[str]) -> None:
     with (
         broadcast(source, trainings=2, ahead=1, patience=math.inf) as served,

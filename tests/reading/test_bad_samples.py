@@ -23,6 +23,7 @@ from dalirefurb import (
     BadSamplePolicy,
     DiskStore,
     Echo,
+    Evaluate,
     FileList,
     ImageFolder,
     Loader,
@@ -34,6 +35,7 @@ from dalirefurb import (
     SmartCache,
     Standard,
     TorchDataset,
+    evaluate,
     simple,
 )
 from dalirefurb.augment.stage import Stage
@@ -58,6 +60,7 @@ from tests.bad_files import (
     among_good_ones,
     assert_same,
     bad_content,
+    encoded,
     expected,
     spoil,
     write_bad_folder,
@@ -66,7 +69,7 @@ from tests.engine.test_bit_identity import STORES, ForgetfulStore, LeakyStore, S
 from tests.in_turn import in_turn
 from tests.loading import flat_loader
 from tests.lossy import Meddle
-from tests.pictures import write_folder
+from tests.pictures import encode, write_folder
 
 SIZE = 32
 EPOCHS = 3
@@ -260,6 +263,30 @@ def test_kernels_replace_the_same_samples(source: ImageFolder) -> None:
         assert torch.equal(labels, rest[0])
         assert torch.equal(indices, rest[1])
         assert (images - others).abs().max() < 1.01 / 255 / 0.224
+
+
+@pytest.mark.parametrize("decoded", ["BMP", "16-bit PNG"])
+def test_the_bad_one_behind_what_pillow_decodes_is_named_replaced_and_quarantined(decoded: str, tmp_path: Path) -> None:
+    """Of a batch's rows kernels give DALI the encoded ones alone: its rows are others."""
+    pytest.importorskip("numba")
+    deep = Image.fromarray(np.linspace(0, 65535, 60 * 80).astype(np.uint16).reshape(60, 80))
+    by_pillow = encoded("BMP") if decoded == "BMP" else encode(deep, "PNG")
+    damaged = bad_content("PNG damaged")  # Only the graph notices it.
+    paths = [tmp_path / str(number) for number in range(6)]
+    contents = by_pillow, encoded("JPEG"), by_pillow, damaged, encoded("PNG"), damaged
+    for path, content in zip(paths, contents, strict=True):
+        path.write_bytes(content)
+    source, quarantine = FileList(paths, range(6)), tmp_path / "bad.jsonl"
+    given = source, evaluate(SIZE), Evaluate(6, batch_size=6)
+    with replacing(*given, kernels="numba", quarantine=quarantine) as loader:
+        ((_, _, indices),) = served(loader, 1)
+        assert [(each.index, each.name) for each in loader.bad_samples()] == [(3, str(paths[3])), (5, str(paths[5]))]
+    assert [json.loads(line)["index"] for line in quarantine.read_text().splitlines()] == [3, 5]
+    assert indices[[0, 1, 2, 4]].tolist() == [0, 1, 2, 4]
+    assert set(indices.tolist()) == {0, 1, 2, 4}
+    with Loader(*given, kernels="numba") as loader, pytest.raises(SampleError, match="decoding failed") as caught:
+        next(iter(loader))
+    assert caught.value.index == 3
 
 
 # AutoAssist

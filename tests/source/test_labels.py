@@ -181,12 +181,13 @@ def test_names_are_numbered_in_sorted_order_as_those_of_folders(
     ("texts", "labels", "dtype"),
     [
         (["-3", "+4", "007"], [-3, 4, 7], np.int64),
+        (["-3", 4, "0.5"], [-3, 4, 0.5], np.float64),
         (["1e2", "2.5E-1", "3"], [100, 0.25, 3], np.float64),
         (["5.", ".5", "-1e+1"], [5, 0.5, -10], np.float64),
     ],
 )
 def test_numbers_are_read_as_they_are_written(
-    texts: list[str], labels: list[Any], dtype: Any, paths: list[Path]
+    texts: list[Any], labels: list[Any], dtype: Any, paths: list[Path]
 ) -> None:
     source = FileList(paths, texts)
     assert (source.labels.tolist(), source.labels.dtype, source.classes) == (labels, dtype, None)
@@ -214,6 +215,7 @@ def test_one_long_text_does_not_make_all_labels_long(paths: list[Path]) -> None:
         (["cat", None], r"every sample must have a label, but .*1.jpg has none"),
         (["cat", ""], r"every sample must have a label, but .*1.jpg has none"),
         (["cat", "3"], r"all numbers or all names, but .*0.jpg is labelled 'cat' and .*1.jpg '3'"),
+        (["cat", 3], r"all numbers or all names, but .*0.jpg is labelled 'cat' and .*1.jpg 3: "),
         (["cat"], "one label per sample, but there are 1 for 2 paths"),
         (None, "one label per sample, but there are a single number for 2 paths"),
         (["masks/0.png", "masks/1.png"], f"but are paths of images, as masks/0.png: .*{NOT_SUPPORTED}"),

@@ -1,6 +1,8 @@
 import base64
+import gc
 import json
 import threading
+import weakref
 from dataclasses import replace
 from functools import cache
 
@@ -480,6 +482,16 @@ def test_a_state_is_json_below_64_kb_at_4096_rows_of_lag():
     serve(assistant, 30)
     text = json.dumps(assistant.state(), allow_nan=False)
     assert 40_000 < len(text) < 64_000
+
+
+def test_what_was_served_is_let_go_of_but_for_the_indices_whose_losses_may_be_needed():
+    assistant = new_assistant(SHORT)
+    served = serve(assistant, 3 * SHORT.lag)
+    versions, indices = ([weakref.ref(getattr(plan, name)) for plan in served] for name in ("version", "indices"))
+    del served
+    gc.collect()
+    assert [each() is not None for each in versions] == [False] * 3 * SHORT.lag
+    assert [each() is not None for each in indices] == [False] * 2 * SHORT.lag + [True] * SHORT.lag
 
 
 def test_planning_and_observing_may_be_done_by_two_threads():

@@ -456,11 +456,13 @@ def test_what_is_no_tier_and_a_tier_of_no_store_are_refused() -> None:
 
 
 def test_a_tier_that_cannot_open_leaves_none_open(tmp_path: Path) -> None:
-    fast = MemoryStore()
-    store = TieredStore.of(Tier(fast, SLOT_BYTES), Tier(DiskStore(tmp_path / "no" / "folder")))
+    fast, slower = MemoryStore(), DiskStore(tmp_path / "store")
+    store = TieredStore.of(
+        Tier(fast, SLOT_BYTES), Tier(slower, SLOT_BYTES), Tier(DiskStore(tmp_path / "no" / "folder"))
+    )
     with pytest.raises(StoreError):
         opened(store)
-    assert fast.nbytes == 0
+    assert fast.nbytes == slower.nbytes == 0
     with pytest.raises(StoreError, match="must be open to be used, but this one is not: call open first"):
         store.get(ints(0), ints(0))
 

@@ -1,5 +1,6 @@
 import json
 import math
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -330,6 +331,29 @@ def test_the_peak_is_not_exceeded_and_nearly_reached(planner, peak):
             replay.carry_out(plan)
     assert planner.peak_slots == peak
     assert 0.8 * peak <= replay.peak <= peak
+
+
+ROWS = Echo(Standard(8192, batch_size=1024), echoing_factor=4, buffer_size=4096)
+BATCHES = BatchEcho(Standard(65536, batch_size=1024), echoing_factor=2, buffer_size=4)
+
+
+@pytest.mark.parametrize(
+    ("planner", "batches"),
+    [(ROWS, range(len(ROWS))), (ROWS, range(len(ROWS))[::-1]), (BATCHES, range(len(BATCHES)))],
+    ids=["rows", "rows, going back", "batches"],
+)
+def test_an_epoch_takes_no_more_memory_than_what_is_buffered(planner, batches):
+    """Rows, or batches, that have left for the last time are let go of, and what was buffered before a jump."""
+    tracemalloc.start()
+    try:
+        for number, batch in enumerate(batches):
+            planner.plan(0, batch)
+            if number == len(batches) // 4:
+                before, _ = tracemalloc.get_traced_memory()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 300_000
 
 
 def test_a_fingerprint_is_json_and_holds_the_inner_planners():

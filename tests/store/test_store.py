@@ -419,6 +419,16 @@ def test_a_forked_child_leaves_the_store_to_its_parent_whoever_used_it_then() ->
         assert os.waitpid(child, 0)[1] == 0
 
 
+def test_the_room_of_all_whose_images_are_gone_is_free_at_once() -> None:
+    with MemoryStore() as store:
+        store.open(StoreSpec(SHAPE, SLOTS, {}))
+        rooms = [store.reserve(1) for _ in range(SLOTS)]
+        assert None not in rooms
+        assert store.reserve(1) is None
+        del rooms
+        assert store.reserve(SLOTS) is not None
+
+
 def test_untouched_slots_take_no_memory() -> None:
     def resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import json
 import os
@@ -605,6 +606,27 @@ def test_a_child_of_a_process_that_was_killed_does_not_keep_its_claims(tmp_path:
         while not (claimed := folder.claim([3, 4])) and time.monotonic() < deadline:  # It may only just have begun.
             time.sleep(0.01)
         assert claimed == [3, 4]
+
+
+def test_claims_end_with_the_opening_that_made_them(tmp_path: Path) -> None:
+    folder = KeepFolder(tmp_path, {}, 10, 1 << 20)
+    assert folder.claim([3, 4]) == [3, 4]
+    other = KeepFolder(tmp_path, {}, 10, 1 << 20)
+    assert other.claim([3, 4]) == []
+    del folder
+    gc.collect()
+    assert other.claim([3, 4]) == [3, 4]
+
+
+def test_of_data_that_end_early_what_is_there_is_served(tmp_path: Path) -> None:
+    folder, image = KeepFolder(tmp_path, {}, 4, 1 << 20), np.arange(300, dtype=np.uint8).reshape(10, 10, 3)
+    assert folder.put(1, 0, image)
+    assert folder.put(2, 0, image)
+    os.truncate(tmp_path / "data", 300)
+    samples, kept = folder.find(np.array([0, 1, 2, 1, 0, 2]), unknown)
+    assert kept.tolist() == [False, True, False, True, False, False]
+    np.testing.assert_array_equal(samples[1], image)
+    assert samples[2].size == 0
 
 
 def test_there_is_room_for_so_many_bytes_and_what_came_first_stays(

@@ -93,6 +93,22 @@ def test_sources_of_several_sizes_and_of_untold_contents_are_put_together() -> N
     assert (one + other).categories == {3: "cat"}
 
 
+class Picky(Arrays):
+    """Refuses the samples of even indices."""
+
+    def refusal(self, indices: Any, heights: Any, widths: Any) -> tuple[int, str] | None:
+        rows = np.flatnonzero(indices % 2 == 0)
+        return (int(rows[0]), f"{indices[rows[0]]}: {heights[rows[0]]} x {widths[rows[0]]}") if len(rows) else None
+
+
+def test_what_one_of_several_sources_refuses_is_the_row_of_the_whole() -> None:
+    both = Concat([arrays(3), Picky(np.zeros((3, 8, 8, 3), np.uint8), np.zeros(3))])
+    heights, widths = np.array([4, 5, 6, 7]), np.array([14, 15, 16, 17])
+    assert both.refusal(np.array([4, 0, 5, 3]), heights, widths) == (2, "2: 6 x 16")
+    assert both.subset([3, 0, 4, 5]).refusal(np.array([2, 1, 3, 0]), heights, widths) == (2, "2: 6 x 16")
+    assert both.refusal(np.array([0, 4, 2]), heights[:3], widths[:3]) is None
+
+
 def test_sources_can_be_added(folder: ImageFolder) -> None:
     first, rest = folder.subset([2, 0]), folder.subset([1])
     together = first + rest

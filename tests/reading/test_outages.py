@@ -398,6 +398,24 @@ def test_what_a_package_of_decoders_cannot_decode_is_no_outage(package: str) -> 
         assert is_outage(failed.value)
 
 
+def test_each_outage_is_told_once_when_it_begins_and_when_it_ends(
+    heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience = Patience(1000)
+    monkeypatch.setattr(patience.closed, "wait", lambda seconds: False)
+    for name in ("a.jpg", "b.jpg"):
+        failing = iter([OSError("away")] * 4)
+
+        def read(failing: Iterator[OSError] = failing) -> None:
+            if error := next(failing, None):
+                raise error
+
+        patience.of(read, name)
+    begun, over = "cannot be read (OSError: away) and is asked for again", "is no longer waited for"
+    told = [f"{name} {what}" for name in ("a.jpg", "b.jpg") for what in (begun, over)]
+    assert [said[: len(each)] for said, each in zip(heard.said, told, strict=True)] == told
+
+
 def test_pauses_grow_to_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     patience, failing, pauses = Patience(1000), iter([OSError("away")] * 9), []
     monkeypatch.setattr(patience.closed, "wait", lambda seconds: pauses.append(seconds) or False)

@@ -558,6 +558,19 @@ def test_a_child_that_was_forked_meanwhile_does_not_keep_a_closed_file_locked(pa
         os.waitpid(child, 0)
 
 
+def test_a_forked_child_has_the_files_that_were_opened_after_a_store_was_closed(path: Path, tmp_path: Path) -> None:
+    """They have the numbers of what is kept from children while the store is open."""
+    opened(path).close()
+    other = tmp_path / "other"
+    other.write_bytes(b"content")
+    files = [os.open(other, os.O_RDONLY) for _ in range(8)]
+    if not (child := os.fork()):
+        os._exit(sum(os.read(file, 7) != b"content" for file in files))
+    for file in files:
+        os.close(file)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 FORK = """
 import os, sys
 from pathlib import Path

@@ -372,6 +372,69 @@ def test_a_sample_that_is_being_written_is_not_found_yet_but_can_be_evicted(
         assert store.put(index, index + 1, [image(0)])[0] == (not evicted)
 
 
+def test_a_read_that_is_interrupted_keeps_no_slot(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    indices = np.arange(SLOTS)
+    with opened(path) as store:
+        fill(store)
+        with monkeypatch.context() as patch:
+            patch.setattr(slot_file.SlotReader, "read", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.get(indices, 2 * indices)
+        store.evict(indices)
+        fill(store)
+        assert held(store) == indices.tolist()
+
+
+def test_of_samples_whose_writing_is_interrupted_those_before_are_held_and_the_others_keep_no_slot(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, indices = os.pwritev, np.arange(SLOTS)
+    writes = iter(range(SLOTS))
+
+    def interrupted(fd: int, parts: list[memoryview], place: int) -> int:
+        if next(writes) == 3:
+            raise KeyboardInterrupt
+        return write(fd, parts, place)
+
+    with opened(path) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwritev", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                fill(store)
+        assert held(store) == [0, 1, 2]
+        assert len(store) == 3
+        fill(store)
+        assert held(store) == indices.tolist()
+
+
+def test_closing_waits_for_who_reads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, reached, go = slot_file.SlotReader.read, threading.Event(), threading.Event()
+    found: list[list[int]] = []
+
+    def slow(*given: Any) -> Any:
+        reached.set()
+        assert go.wait(600)
+        return read(*given)
+
+    store = opened(path)
+    fill(store)
+    monkeypatch.setattr(slot_file.SlotReader, "read", slow)
+    monkeypatch.setattr(pages.Mapped, "holds", lambda *_: False)  # It is read by the file's number.
+    reader = threading.Thread(target=lambda: found.append(held(store, 2)))
+    reader.start()
+    assert reached.wait(600)
+    closer = threading.Thread(target=store.close)
+    closer.start()
+    closer.join(0.05)
+    go.set()
+    reader.join(600)
+    closer.join(600)
+    assert found == [[0, 1]]
+
+
 def test_another_fingerprint_is_refused_by_the_keys_that_differ_and_costs_nothing(path: Path) -> None:
     with opened(path) as store:
         fill(store)

@@ -637,8 +637,8 @@ def test_objects_of_yolos_files_are_shares_of_their_images_sides(tmp_path: Path)
     assert target["polygons"][1][0].tolist() == [[0, 0], [30, 0], [30, 40]]
     named = YoloFolder(tmp_path / "images", tmp_path / "labels", names={3: "dog", 0: "cat"})
     assert named.classes == ["cat", "1", "2", "dog"]
-    rounded = yolo(tmp_path, **{"2": "0 0.5 -0.005 0.5 1.005"})  # As is written of what reaches to an edge.
-    assert np.allclose(rounded[2][1]["boxes"], [[12.5, -50.75, 37.5, 49.75]])
+    rounded = yolo(tmp_path, **{"2": "0 0.5 -0.009 0.5 1.009"})  # As is written of what reaches to an edge.
+    assert np.allclose(rounded[2][1]["boxes"], [[12.5, -51.35, 37.5, 49.55]])
     (tmp_path / "labels/part/2.txt").write_text("4000000000 0.5 0.5 0.1 0.1")
     with pytest.raises(ConfigurationError, match=r"part/2\.txt, line 1: it must be a class, and centre"):
         YoloFolder(tmp_path / "images", tmp_path / "labels")
@@ -659,6 +659,8 @@ def test_objects_of_yolos_files_are_shares_of_their_images_sides(tmp_path: Path)
         "0 .5 .5 .2 .2 .4 .5 2 .5 .5 2",
         "1 250 100 50 40",
         "inf 0.5 0.5 0.1 0.1",
+        "0 -0.011 0.5 0.1 0.1",
+        "0 0.5 0.5 0.1 1.011",
     ],
 )
 def test_a_line_of_another_format_is_named(tmp_path: Path, line: str) -> None:

@@ -171,7 +171,7 @@ class StoreContract:
             except BaseException as error:
                 failures.append(error)
 
-        threads = [threading.Thread(target=hammer, args=(seed,)) for seed in range(_THREADS)]
+        threads = [threading.Thread(target=hammer, args=(seed,), daemon=True) for seed in range(_THREADS)]
         before = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)  # threads take turns after microseconds, not milliseconds
         try:

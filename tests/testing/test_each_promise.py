@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -172,6 +173,41 @@ def test_a_store_that_breaks_a_promise_is_found(kind: type[MemoryStore], test: s
         store.open(contract.spec())
         with pytest.raises(AssertionError, match=message):
             getattr(contract, f"test_{test}")(store)
+
+
+class Stuck(MemoryStore):
+    """Has threads wait for what does not come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.comes = threading.Event()
+
+    def put(self, indices: Any, versions: Any, samples: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            self.comes.wait()
+        return super().put(indices, versions, samples)
+
+
+def test_threads_that_wait_for_ever_are_told_and_do_not_keep_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    join, waited = threading.Thread.join, list[threading.Thread]()
+
+    def a_moment(thread: threading.Thread, timeout: float | None = None) -> None:
+        waited.append(thread)
+        join(thread, 0.01)
+
+    contract = contract_of(Stuck)
+    contract.rounds = 1  # type: ignore[misc]
+    with Stuck() as store:
+        store.open(contract.spec())
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "join", a_moment)
+            with pytest.raises(AssertionError, match="threads must not wait for each other for ever"):
+                contract.test_threads_see_whole_samples_of_the_version_they_asked_for(store)
+        store.comes.set()
+        for thread in waited:
+            thread.join()
+    assert len(waited) == 4
+    assert all(thread.daemon for thread in waited)
 
 
 class Short(MemoryStore):

@@ -284,6 +284,26 @@ def test_masks_are_kept_as_runs_of_one_number_as_far_as_there_is_room(tmp_path: 
     paths[0].unlink()  # It was kept: 5 bytes are room for the one run of it.
     assert target.take(np.array([2, 0])).read(1).tolist() == masks[0].tolist()
     assert sorted(target._keep._runs) == [0]
+    twice = Masks(paths, keep=2 * (_BESIDE + 5))
+    for number in (0, 0, 1):  # As where two threads decode one at once: its memory is counted once.
+        twice._keep.put(number, Runs.of(masks[0]))
+    assert sorted(twice._keep._runs) == [0, 1]
+
+
+def test_masks_of_a_part_are_told_from_those_of_the_whole() -> None:
+    whole = Masks([np.full((2, width), width, np.uint8) for width in (3, 4, 5)])
+    part = whole.take(np.array([1, 0]))
+    assert part.misfit(0, (2, 4)) is None
+    assert whole.misfit(1, (9, 9)) is None  # It was found to fit.
+    for masks, sample in ((part, 1), (whole, 0)):
+        assert masks.misfit(sample, (2, 4)) == (
+            "its mask masks[0]: it must have the size of the image, 2 x 4, EXIF orientation applied, but has 2 x 3"
+        )
+    joined = part.joined([whole.take(np.array([2])), whole.take(np.array([0, 2]))])
+    assert [joined.read(sample)[0, 0] for sample in range(5)] == [4, 3, 5, 3, 5]
+    assert [joined.name(sample) for sample in (1, 2, 4)] == ["masks[0]", "masks[5]", "masks[8]"]
+    assert joined.misfit(0, (9, 9)) is None
+    assert joined.misfit(2, (9, 9)) is not None
 
 
 def test_a_palettes_numbers_are_taken_and_not_its_colours(tmp_path: Path) -> None:

@@ -273,6 +273,7 @@ def test_processes_beside_and_a_host_that_takes_cores_away_are_told(
     [
         (100, 0, 0.0, ["slow"], (0.5, 0.0)),
         (100, 0, 0.6, ["good"], (0.2, 0.0)),  # What the doctor takes itself.
+        (100, 0, 1.4, ["good"], (0.0, 0.0)),  # It is counted more finely.
         (48, 0, 0.0, ["good"], (0.24, 0.0)),
         (0, 52, 0.0, ["good", "slow"], (0.0, 0.26)),
         (0, 48, 0.0, ["good"], (0.0, 0.24)),

@@ -602,9 +602,12 @@ def test_classes_can_be_numbered_without_gaps(tmp_path: Path) -> None:
 def test_an_image_of_another_size_than_its_annotations_are_of_is_a_bad_sample(tmp_path: Path) -> None:
     whole, told = CocoDetection(tmp_path, coco(tmp_path)), {"height": 40, "width": 60}
     named = [{"id": number, "file_name": f"{number}.jpg"} for number in (7, 8, 9)]
-    path = coco(tmp_path, images=[named[0] | {"width": 0}, named[1] | told, named[2]])  # Of one alone both are told.
+    path = coco(tmp_path, images=[named[0] | {"width": 0, "height": 9}, named[1] | told, named[2]])
     assert CocoDetection(tmp_path, path).fingerprint() != whole.fingerprint()
     Image.new("RGB", (40, 60)).save(tmp_path / "8.jpg")
+    refusal = CocoDetection(tmp_path, path).refusal(np.array([2, 0, 1]), np.array([7, 8, 60]), np.array([7, 9, 40]))
+    assert refusal is not None
+    assert refusal[0] == 2  # The row, whose sample has another number.
     with (
         Loader(CocoDetection(tmp_path, path), evaluate(32), Evaluate(3, batch_size=3)) as loader,
         pytest.raises(SampleError, match=r"8\.jpg.*annotations are of an image of 40 x 60, but it has 60 x 40"),

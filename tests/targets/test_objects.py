@@ -306,6 +306,15 @@ def test_a_covered_box_of_which_too_little_is_in_the_image_is_dropped_though_all
         assert (moved[0]["boxes"].values.tolist(), moved[1]) == ([] if dropped else left.tolist(), dropped)
 
 
+@pytest.mark.parametrize(("min_area", "dropped"), [(50.0, 0), (51.0, 1)])
+def test_a_covered_box_of_which_too_few_pixels_are_left_is_dropped(min_area: float, dropped: int) -> None:
+    boxes, left = Boxes([[[0, 0, 10, 10]]], min_area=min_area), np.array([[0.0, 0, 5, 10]])
+    covered = Pasted(boxes.rows, np.ones(1, np.bool_), left, whole(IDENTITY))
+    shown, sizes = np.zeros(1, np.int64), np.array([[10, 10]])
+    moved = objects.moved_objects({"boxes": boxes}, shown, sizes, whole(IDENTITY), (10, 10), pasted=covered)
+    assert (moved[0]["boxes"].values.tolist(), moved[1]) == ([] if dropped else left.tolist(), dropped)
+
+
 @pytest.mark.parametrize(("covered", "min_visible", "here"), [(4, 0.0, False), (3, 0.0, True), (3, 0.3, False)])
 def test_an_object_of_which_no_pixel_is_left_is_dropped(covered: int, min_visible: float, here: bool) -> None:
     rows = Ragged(np.zeros((2, 3), np.int64), np.arange(3))

@@ -28,6 +28,8 @@ from dalirefurb import (
     Standard,
 )
 from dalirefurb.augment import (
+    AutoAugmentFirst,
+    AutoAugmentSecond,
     Custom,
     Decode,
     HorizontalFlip,
@@ -39,6 +41,7 @@ from dalirefurb.augment import (
     Resize,
     Stage,
 )
+from dalirefurb.augment.geometry import geometry
 from dalirefurb.augment.stage import draw
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.planning.planner import Planner
@@ -114,6 +117,37 @@ def test_it_is_images_of_the_batch_around_a_point(mosaic: Mosaic, tmp_path: Path
             assert (drawn["centre"] >= [SIZE / 4, (SIZE + 20) / 4]).all()
             assert (drawn["centre"] < [3 * SIZE / 4, 3 * (SIZE + 20) / 4]).all()
     assert chosen == {(row, other) for row in range(6) for other in range(6) if other != row}
+
+
+def test_what_comes_behind_it_is_drawn_for_the_image_that_is_served_and_not_for_the_others_in_it() -> None:
+    """These may be served another time, as by `Echo`, and be of another version."""
+    recipe, count = recipe_of(AutoAugmentSecond(), before=(Resize((40, 60)), AutoAugmentFirst())), 800
+    rows = np.arange(count)
+    owners = rows // 4 * 4
+    given: Any = {"seed": 3, "indices": rows, "shown": rows, "parts": 4}
+    given |= {"heights": np.full(count, 40), "widths": np.full(count, 60)}
+
+    def behind(versions: NDArray[np.int64], servings: NDArray[np.int64]) -> NDArray[np.float64]:
+        numbers: Any = {**given, "versions": versions, "servings": servings}
+        return np.linalg.inv(geometry(recipe, partial=(40, 60), **numbers).maps) @ geometry(recipe, **numbers).maps
+
+    moved = behind(rows % 5, rows % 7)
+    assert np.allclose(moved, behind((rows % 5)[owners], (rows % 7)[owners]))
+    assert not np.allclose(moved, behind((rows % 5)[owners], rows[owners] + 9))
+    assert not np.allclose(moved, behind(rows[owners] + 9, (rows % 7)[owners]))
+
+
+def test_an_image_ends_where_it_ends_though_nothing_comes_before_the_mosaic() -> None:
+    """So that what reaches beyond its border, such as a box, is not in the next one."""
+    rows, sides = np.arange(4), (np.full(4, 40), np.full(4, 60))
+    given: Any = {"seed": 3, "indices": rows, "shown": rows, "versions": rows, "servings": rows, "parts": 4}
+    found = geometry(recipe_of(), heights=sides[0], widths=sides[1], **given)
+    for x, y in ((-1, 20), (61, 20), (30, -1), (30, 41), (1, 1), (59, 39)):
+        place = np.linalg.inv(found.maps) @ (x, y, 1)
+        seen = (np.einsum("nki,ni->nk", found.lines, place) >= 0).all(axis=1)
+        beside = ((place[:, :2] < 1) | (place[:, :2] > np.array([SIZE + 20, SIZE]) - 1)).any(axis=1)  # of the whole
+        assert (beside | (seen == (0 <= x <= 60 and 0 <= y <= 40))).all()
+        assert not beside.all()
 
 
 def assert_same(ones: Any, others: Any) -> None:

@@ -449,6 +449,21 @@ def test_a_signal_during_an_import_is_answered_after_it(monkeypatch):
     assert done == ["imported"]
 
 
+def test_of_several_signals_during_an_import_the_first_is_answered(monkeypatch):
+    monkeypatch.setattr(terminal, "_SIGNALS", (signal.SIGUSR1, signal.SIGUSR2))
+    told = []
+    usual = [signal.signal(number, lambda number, _: told.append(number)) for number in terminal._SIGNALS]
+    try:
+        with terminal.importing():
+            os.kill(os.getpid(), signal.SIGUSR2)
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert told == []
+        assert told == [signal.SIGUSR2]
+    finally:
+        for number, answer in zip(terminal._SIGNALS, usual, strict=True):
+            signal.signal(number, answer)
+
+
 @pytest.mark.parametrize("answer", [signal.SIG_IGN, signal.SIG_DFL])
 def test_a_signal_that_no_function_answers_is_left_as_it_is_during_an_import(answer, monkeypatch):
     """One that is ignored, as by nohup, stays so: nothing is called."""

@@ -30,7 +30,7 @@ from dalirefurb.planning.refurbish import Frozen, ReferenceCount, Refurbish, Sta
 from dalirefurb.planning.shuffle import PlainShuffler
 from dalirefurb.planning.smart_cache import SmartCache
 from dalirefurb.show import CACHED, COMPARED, FRESH, INK, LINE, operations
-from dalirefurb.show.files import check_file, check_writable
+from dalirefurb.show.files import check_file, check_folder, check_writable, folder_made
 from dalirefurb.show.operations import MAGNITUDES, TABLES, Row, draws, operate, stages_for
 from dalirefurb.show.pictures import Versions, levels, of_good_samples, square_image, take_pictures
 from dalirefurb.show.plots import compare_plans, history, history_plot, plan_plot
@@ -797,3 +797,17 @@ def test_whole_photographs_are_scikit_images():
     source = whole_photographs()
     assert len(source) == 8
     assert source[0][0].shape == (512, 512, 3)
+
+
+def test_a_folder_that_is_looked_at_leaves_nothing_but_what_was_there(tmp_path: Path) -> None:
+    check_folder(tmp_path / "new" / "deep", ["a.png"])
+    assert [*tmp_path.iterdir()] == []
+    (tmp_path / "there").mkdir()
+    check_folder(tmp_path / "there", ["a.png"])
+    with folder_made(tmp_path / "there" / "new" / "deep"):
+        (tmp_path / "there" / "new" / "a.png").touch()
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == [
+        "there",
+        "there/new",
+        "there/new/a.png",
+    ]

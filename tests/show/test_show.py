@@ -615,6 +615,8 @@ def test_pictures_are_given_up_after_ten_bad_ones():
     two = Arrays(np.zeros((2, 4, 4, 3), np.uint8), range(2))
     assert of_good_samples(two, 4, partial(make, bad=1)) == [1]
     assert asked == [[0, 1], [1]]
+    with pytest.raises(SampleError, match=r"1\.jpg"):  # All are bad.
+        of_good_samples(two, 4, partial(make, bad=2))
 
 
 @pytest.mark.parametrize(

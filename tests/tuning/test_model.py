@@ -231,6 +231,21 @@ def test_a_cache_on_the_disk_takes_what_the_ranks_files_take(tmp_path, std):
     assert largest_coverage(replace(on, disk_bytes=taken), trained, made) == 1
 
 
+def test_a_keep_is_of_all_decoded_samples_for_the_whole_run_without_anything_random():
+    decoded = {"place": 1, "deterministic": True, "kept": 1.0}
+    for for_ever, keep, made, reuse_factor, coverage in (
+        (True, True, split(**decoded), 5, 1.0),
+        (True, False, split(**decoded | {"place": 0}), 5, 1.0),  # files, which are decoded anew
+        (True, False, split(**decoded), 5, 0.999),
+        (False, False, split(**decoded), 4, 1.0),
+        (False, False, split(**decoded | {"deterministic": False}), 5, 1.0),
+    ):
+        configuration = Configuration(made, reuse_factor, coverage, "memory")
+        assert configuration.is_for_ever(workload(epochs=5)) == for_ever
+        assert configuration.is_keep(workload(epochs=5)) == keep
+    assert not Configuration(split(**decoded), 1, 1.0, "none").is_for_ever(workload(epochs=1))
+
+
 def test_a_configuration_is_named_in_a_few_words():
     on_gpu = split("crop_last", 1, devices=("cpu", "gpu"))
     found = {

@@ -133,6 +133,18 @@ def test_a_sample_is_in_the_fastest_tier_that_had_room_and_stays_there() -> None
         assert len(store) == 4
 
 
+def test_what_is_lent_stays_as_it_is_in_every_tier_until_it_is_released() -> None:
+    with opened(memories(2, 3)) as store:
+        assert put(store, *range(5)) == [True] * 5
+        lease = store.get(ints(0, 4), ints(0, 0))
+        store.evict(np.arange(5))
+        assert put(store, 5, 6, 7, 8, 9) == [True] * 3 + [False] * 2
+        for sample, index in zip(lease.samples, (0, 4), strict=True):
+            np.testing.assert_array_equal(sample, image(index))
+        lease.release()
+        assert put(store, 8, 9) == [True] * 2
+
+
 def test_a_newer_version_takes_the_place_of_older_ones_in_all_tiers() -> None:
     with opened(memories(1, 1, 3)) as store:
         for version in (3, 2, 1):

@@ -107,6 +107,10 @@ def test_noise_is_borne_where_there_can_be_no_other_process_and_signals_are_as_t
         before = signal.pthread_sigmask(signal.SIG_SETMASK, usual)
         assert os.environ["OPENCV_LOG_LEVEL"] == "SILENT"
     assert before.isdisjoint((signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    usual = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
+    with without_codec_noise():
+        before = signal.pthread_sigmask(signal.SIG_SETMASK, usual)
+    assert signal.SIGHUP in before  # One that was blocked is not let through.
     assert not any(map(codec_noise._is_2, (io.StringIO(), Namespace())))  # As where a notebook takes what is written.
 
 
@@ -125,6 +129,19 @@ def test_of_much_noise_in_one_burst_the_end_is_kept_for_whom_a_command_dies(
     told = b"".join(written)
     assert told.endswith(copied)
     assert len(told) == (0 if done else codec_noise._KEPT_BYTES)
+
+
+def test_much_that_is_written_without_a_pause_is_handed_on_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more of it is held than is looked at together, and what was just read."""
+    piece, written = b"out of paper\n" * 4000, list[bytes]()
+    left = iter([piece] * 6 + [codec_noise._DONE, b""])
+    monkeypatch.setattr(codec_noise.select, "select", lambda *_: ([0], [], []))
+    monkeypatch.setattr(codec_noise.os, "read", lambda *_: next(left))
+    monkeypatch.setattr(codec_noise.os, "write", lambda _, data: written.append(data))
+    codec_noise.keep_noise(0, 0)
+    monkeypatch.undo()
+    assert b"".join(written) == piece * 6
+    assert max(map(len, written)) <= codec_noise._KEPT_BYTES + len(piece)
 
 
 def test_an_error_that_an_interrupt_brings_about_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -562,12 +562,14 @@ def test_a_data_set_that_is_read_slowly_is_not_read_for_long(tmp_path: Path, mon
 
 def test_it_is_told_which_share_of_a_data_set_pillow_decodes_and_how_long_that_takes(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "images", num_samples=6)
-    *_, kinds = findings.data_set(folder)
+    *_, room, kinds = findings.data_set(folder)
     assert (kinds.state, kinds.said) == ("good", "DALI decodes all of 6 files that were looked at")
     assert kinds.values == {"pillow_share": 0.0, "pillow_s_per_file": None}
     picture(0, height=40, width=40).save(folder / "class_0" / "a.gif")
     (folder / "class_0" / "b.tif").write_bytes(b"no image")
-    *_, kinds = findings.data_set(folder)
+    *_, still, kinds = findings.data_set(folder)
+    assert still.values == room.values, "means are of the files whose sizes are known"
+    assert min(room.values["file_bytes"], room.values["decoded_bytes"]) > 0  # type: ignore[type-var]
     assert kinds.state == "note"
     assert kinds.said.startswith("Pillow decodes 2 of 8 files that were looked at, in ")
     assert kinds.said.endswith(" ms each; 1 of 2 it cannot decode")

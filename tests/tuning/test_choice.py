@@ -445,6 +445,15 @@ def test_the_code_says_which_part_is_where(devices):
     assert ("Kept(source" in code) == (partial == "cpu")
 
 
+def test_a_split_that_keeps_too_little_at_every_reuse_factor_has_its_name_beside_its_dotted_line():
+    made = costs(split(kept=0.99), split(place=5, kept=0.3))
+    axes = chosen(made, min_kept=0.95).figure().axes[0]
+    colours = {text.get_text(): text.get_color() for text in axes.texts}
+    assert colours == {made.splits[0].place: "C0", made.splits[1].place: "C1"}
+    full = {line.get_color(): len(line.get_xdata()) for line in axes.lines if line.get_linestyle() == "-"}
+    assert full["C1"] == 1 < full["C0"], "one use of each is no reuse"
+
+
 def test_of_several_ranks_each_has_its_shard_and_without_reuse_too():
     on = machine(cores=8, ranks=2)
     assert "reuse_factor=3, shards=2)\n" in chosen(costs(split(), step_ms=1), on).code()

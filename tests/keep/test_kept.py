@@ -539,14 +539,17 @@ def test_it_says_what_is_kept_and_where(photos: ImageFolder, tmp_path: Path) -> 
 def test_a_keep_can_be_sent_to_a_process_and_survives_a_fork(photos: ImageFolder, tmp_path: Path) -> None:
     kept = Kept(photos, tmp_path)
     kept.images(ALL[:5])
-    assert_same(served(pickle.loads(pickle.dumps(kept))), served(photos))
     reader, writer = os.pipe()
     if os.fork() == 0:
-        images = kept.read(ALL[:3])
-        os.write(writer, bytes([len(images)]))
-        os._exit(0)
-    assert os.read(reader, 1) == b"\3"
+        try:
+            os.write(writer, bytes([len(kept.images(ALL[3:7]))]))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    assert os.read(reader, 1) == b"\4"
     os.wait()
+    assert inspect(tmp_path).kept == 7, "a child keeps, too"
+    assert_same(served(pickle.loads(pickle.dumps(kept))), served(photos))
 
 
 def test_threads_of_a_forked_child_open_the_folder_once(

@@ -427,3 +427,16 @@ def test_what_a_stage_of_ones_own_cannot_do_is_refused() -> None:
         carried_through([Cut()], {"image": image, "mask": mask}, {}, 0)
     with pytest.raises(ConfigurationError, match="gamma: invert must be True or False"):
         RandomGamma(invert=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0), (0, 2), (2, 1)])
+def test_what_is_turned_is_as_long_both_ways_whichever_is_longer(axes: tuple[int, int]) -> None:
+    turn, (first, second) = RandomRotate90(axes=axes), axes
+    for lengths in ((96, 64), (64, 96)):
+        shape = [48, 48, 48]
+        shape[first], shape[second] = lengths
+        with pytest.raises(ConfigurationError, match=f"along axis {first} as along axis {second}, got .*{lengths[0]}"):
+            turn.leaves((shape[0], shape[1], shape[2]))
+    shape = [64, 64, 64]
+    shape[3 - first - second] = 96
+    assert turn.leaves((shape[0], shape[1], shape[2])) == tuple(shape)

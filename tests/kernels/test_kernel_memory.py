@@ -231,6 +231,7 @@ def test_memory_is_used_again_unless_it_is_much(monkeypatch: pytest.MonkeyPatch)
     small, large = (prepared(CASES["whole"], [shape])[0] for shape in ((24, 24), (30, 3000)))
     addresses = [mine.provided(work).record["scratch"][0] for work in (large, small, large)]
     assert len(set(addresses)) == 1
+    assert rows.KEPT_BYTES == 256 * 1024**2, "of a training with large images, a pool keeps no more"
     monkeypatch.setattr(rows, "KEPT_BYTES", small.scratch.nbytes)
     alone = mine.provided(large)
     assert alone.record["scratch"][0] != addresses[0]

@@ -334,12 +334,12 @@ def test_the_peak_is_not_exceeded_and_nearly_reached(planner, peak):
 
 
 ROWS = Echo(Standard(8192, batch_size=1024), echoing_factor=4, buffer_size=4096)
-BATCHES = BatchEcho(Standard(65536, batch_size=1024), echoing_factor=2, buffer_size=4)
+LONG_BATCHES = BatchEcho(Standard(65536, batch_size=1024), echoing_factor=2, buffer_size=4)
 
 
 @pytest.mark.parametrize(
     ("planner", "batches"),
-    [(ROWS, range(len(ROWS))), (ROWS, range(len(ROWS))[::-1]), (BATCHES, range(len(BATCHES)))],
+    [(ROWS, range(len(ROWS))), (ROWS, range(len(ROWS))[::-1]), (LONG_BATCHES, range(len(LONG_BATCHES)))],
     ids=["rows", "rows, going back", "batches"],
 )
 def test_an_epoch_takes_no_more_memory_than_what_is_buffered(planner, batches):

@@ -181,10 +181,10 @@ def predict(costs: Costs, machine: Machine, workload: Workload, configuration: C
     A cache that exceeds the machine's bytes is not refused here.
     """
     split = configuration.split
-    room = _room(workload, machine, configuration)
+    taken = _taken(workload, machine, configuration)
     misses = _misses(_planner(workload, machine, configuration))
-    time, bound = _image_s(costs, machine, workload, configuration, misses, room)
-    first, _ = _image_s(costs, machine, workload, configuration, 1.0, room)
+    time, bound = _image_s(costs, machine, workload, configuration, misses, taken)
+    first, _ = _image_s(costs, machine, workload, configuration, 1.0, taken)
     epoch_0_s = first * workload.num_samples / machine.ranks
     run_s = epoch_0_s + (workload.epochs - 1) * time * workload.num_samples / machine.ranks
     of_cached = 1.0 if split.deterministic else split.kept[configuration.reuse_factor]
@@ -198,9 +198,9 @@ def predict(costs: Costs, machine: Machine, workload: Workload, configuration: C
         stall=1 - step / time if step else 0.0,
         misses=misses,
         kept=1.0 if configuration.reuse_factor == 1 else kept,
-        memory_bytes=0 if on_device else room.memory_bytes,
-        disk_bytes=room.disk_bytes,
-        device_bytes=room.memory_bytes if on_device else 0,
+        memory_bytes=0 if on_device else taken.memory_bytes,
+        disk_bytes=taken.disk_bytes,
+        device_bytes=taken.memory_bytes if on_device else 0,
         epoch_0_s=epoch_0_s,
         run_s=run_s,
         run_images_per_s=workload.epochs * workload.num_samples / run_s,
@@ -217,15 +217,15 @@ def largest_coverage(machine: Machine, workload: Workload, configuration: Config
         "device": machine.device_bytes,
     }[configuration.tier]
 
-    def taken(thousandths: int) -> int:
-        taken = _room(workload, machine, replace(configuration, coverage=thousandths / 1000))
+    def nbytes(thousandths: int) -> int:
+        taken = _taken(workload, machine, replace(configuration, coverage=thousandths / 1000))
         return taken.memory_bytes + taken.disk_bytes
 
-    return 1.0 if taken(1000) <= room else (bisect_right(range(1000), room, key=taken) - 1) / 1000
+    return 1.0 if nbytes(1000) <= room else (bisect_right(range(1000), room, key=nbytes) - 1) / 1000
 
 
 def _image_s(
-    costs: Costs, machine: Machine, workload: Workload, configuration: Configuration, misses: float, room: _Room
+    costs: Costs, machine: Machine, workload: Workload, configuration: Configuration, misses: float, taken: _Taken
 ) -> tuple[float, Bound]:
     """Return the seconds that an image takes on one rank, and what takes them."""
     split = configuration.split
@@ -236,9 +236,9 @@ def _image_s(
     # Where little was measured, it can be less than that a miss takes nothing.
     put_s = max(split.put_s, -split.standard_s.median)
     get_s, mixed_s, disk_s = split.hit_s.median, costs.mixed_s, 0.0
-    on_disk = room.disk_share
+    on_disk = taken.disk_share
     if on_disk and costs.disk is not None:
-        in_page_cache = machine.page_cache_bytes / max(1.0, room.disk_bytes)
+        in_page_cache = machine.page_cache_bytes / max(1.0, taken.disk_bytes)
         each_bytes = split.image_bytes * on_disk
         put_s += costs.disk.put_s * each_bytes
         get_s += costs.disk.get_s * each_bytes
@@ -269,7 +269,7 @@ def _image_s(
     return times[bound], bound
 
 
-class _Room(NamedTuple):
+class _Taken(NamedTuple):
     """What a cache takes: bytes of memory, or of GPUs, and of the disk, and the share of its samples that are there."""
 
     memory_bytes: int
@@ -277,7 +277,7 @@ class _Room(NamedTuple):
     disk_share: float
 
 
-def _room(workload: Workload, machine: Machine, configuration: Configuration) -> _Room:
+def _taken(workload: Workload, machine: Machine, configuration: Configuration) -> _Taken:
     """Return what the slots of all ranks take; a tiered cache fills memory first.
 
     A file on a disk has records beside its samples, which begin at whole pages.
@@ -291,7 +291,7 @@ def _room(workload: Workload, machine: Machine, configuration: Configuration) ->
     nbytes = sum(spec.nbytes for spec in specs)
     share = {"disk": 1.0, "tiered": max(0.0, 1 - machine.memory_bytes / max(1, nbytes))}.get(configuration.tier, 0.0)
     beside = sum(Layout(spec).nbytes - spec.nbytes for spec in specs)
-    return _Room(nbytes - round(share * nbytes), round(share * nbytes) + round(share * beside), share)
+    return _Taken(nbytes - round(share * nbytes), round(share * nbytes) + round(share * beside), share)
 
 
 @lru_cache(maxsize=4096)

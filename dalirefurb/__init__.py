@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -124,10 +123,11 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module 'dalirefurb' has no attribute {name!r}")
     if name in _MOVED:
-        warnings.warn(
+        from dalirefurb.errors import warn
+
+        warn(
             f"dalirefurb.{name} will be gone in dalirefurb 0.2: from dalirefurb.{home} import {name}",
             DeprecationWarning,
-            stacklevel=2,
         )
     value = getattr(importlib.import_module(f"dalirefurb.{home}"), name)
     globals()[name] = value

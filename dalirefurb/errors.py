@@ -17,7 +17,9 @@ Every message says what must hold, what was given, and what to do. Of an argumen
 
 from __future__ import annotations
 
-from types import TracebackType
+import sys
+import warnings
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 _Raised = TypeVar("_Raised", bound=BaseException)
@@ -148,13 +150,29 @@ def shortened(error: _Raised) -> _Raised:
 def _last_part(error: BaseException) -> TracebackType | None:
     """Return an error's traceback from the last frame before others' code on, or its own end."""
     part = error.__traceback__
-    while part is not None and part.tb_next is not None and _is_own(part.tb_next):
+    while part is not None and part.tb_next is not None and _is_own(part.tb_next.tb_frame):
         part = part.tb_next
     meant = isinstance(error, DalirefurbError) or not isinstance(error, Exception) or hasattr(error, "__notes__")
-    return part if meant or part is None or part.tb_next is not None or not _is_own(part) else error.__traceback__
+    return part if meant or part is None or part.tb_next or not _is_own(part.tb_frame) else error.__traceback__
 
 
-def _is_own(part: TracebackType) -> bool:
-    """Tell whether a frame says how the loader works, not what is wrong."""
-    module = str(part.tb_frame.f_globals.get("__name__"))
-    return module.partition(".")[0] in ("dalirefurb", "concurrent", "threading")
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of others' code that called the package, however deep; in its threads, at its own."""
+    called = sys._getframe(1)
+    frame: FrameType | None = called
+    while frame is not None and _is_own(frame):
+        frame = frame.f_back
+    at = frame or called
+    registry = at.f_globals.setdefault("__warningregistry__", {})
+    name = at.f_globals.get("__name__") or "<string>"  # None would be silent
+    warnings.warn_explicit(message, category, at.f_code.co_filename, at.f_lineno, name, registry)
+
+
+_BETWEEN = ("concurrent", "contextlib", "dataclasses", "functools", "importlib", "threading")
+"""Python's own, by which the package's functions call each other."""
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Tell whether a frame says how the package works, not who uses it or what is wrong."""
+    module = str(frame.f_globals.get("__name__"))
+    return module.partition(".")[0] in ("dalirefurb", *_BETWEEN)

@@ -1,10 +1,15 @@
 """Errors tell the same in another process."""
 
+import dataclasses
+import inspect
 import json
 import math
 import pickle
+import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -32,6 +37,7 @@ from dalirefurb.errors import (
     StateMismatchError,
     StoreError,
 )
+from dalirefurb.planning import SmartCache
 
 ERRORS = [
     ConfigurationError(argument="batch_size", requirement="positive", given="0", remedy="pass 64"),
@@ -108,6 +114,21 @@ def test_a_number_that_no_float_can_hold_is_refused_as_any_other() -> None:
         with pytest.raises(ConfigurationError, match=r"must be .*000"):
             refused()
     assert number("p", float("inf"), "above 0", lambda p: p > 0, "1") == float("inf")
+
+
+def test_a_warning_names_the_line_that_called_the_package_once_for_each(recwarn: pytest.WarningsRecorder) -> None:
+    warnings.simplefilter("default")
+    first_line = inspect.currentframe().f_lineno + 2  # type: ignore[union-attr]
+    for _ in range(2):
+        SmartCache(8, batch_size=2, num_cache_objects=5, replace_percent=0.5)
+    dataclasses.replace(SmartCache(8, batch_size=2, num_cache_objects=4, replace_percent=0.5), num_cache_objects=5)
+    assert [(each.filename, each.lineno) for each in recwarn] == [(__file__, first_line), (__file__, first_line + 1)]
+
+
+def test_a_warning_of_a_thread_of_the_package_names_the_place_that_warns() -> None:
+    with ThreadPoolExecutor(1) as threads, pytest.warns(UserWarning, match="is no multiple of batch_size=2") as told:
+        threads.submit(SmartCache, 8, batch_size=2, num_cache_objects=5, replace_percent=0.5).result()
+    assert [Path(each.filename).name for each in told] == ["smart_cache.py"]
 
 
 def test_a_bad_sample_has_a_remedy() -> None:

@@ -15,7 +15,6 @@ are copied when a group is looked up, and looked at as what is read is.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 
 from dalirefurb.engine.batch_group import BatchGroup, Position
 from dalirefurb.engine.in_flight import InFlightImages, InFlightVersions, SharedRows, known, part_repeats
-from dalirefurb.errors import NothingKeptWarning
+from dalirefurb.errors import NothingKeptWarning, warn
 from dalirefurb.image_batch import Image, Images, Rows
 from dalirefurb.planning.batch_plan import BatchPlan, Indices
 from dalirefurb.planning.planner import Planner
@@ -220,12 +219,11 @@ class CacheClient:
         # The store of a run that goes on is ahead of its state, perhaps in the next epoch.
         ahead = begins and any(start) and planner.wanted(start[0] + 1, 0, indices, versions).any()
         if begins and not (wanted.any() or ahead):
-            warnings.warn(
+            warn(
                 f"to begin with hits a store must hold what is served next, but {self._store!r} holds nothing of epoch "
                 f"{start[0]}, and gives up what it holds: go on where its run stopped, by load_state_dict (each rank "
                 f"with its own path), or keep decoded images for every run, by Kept(source, path)",
                 NothingKeptWarning,
-                stacklevel=7,
             )
         self._store.retain(indices[wanted], versions[wanted])
 

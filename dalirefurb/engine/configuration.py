@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +21,7 @@ from dalirefurb.dali import Graph, cut_window, versions
 from dalirefurb.engine.kernel_choice import Devices, Kernels, begun_on_gpu, done_by, done_by_kernels, fallback_levels
 from dalirefurb.engine.prefetch import Depths, Prefetch
 from dalirefurb.engine.recipe_checks import check_partners, makes_alike
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, warn
 from dalirefurb.kernels import VERSION
 from dalirefurb.planning.evaluate import Evaluate
 from dalirefurb.planning.fresh import Fresh
@@ -149,10 +148,9 @@ class Configuration:
         _check_draws((recipe, *self.views), self.planner)
         if not self.stored and self.planner.peak_slots and not isinstance(self.planner, Evaluate):
             named = type(self.planner.planner if isinstance(self.planner, Views) else self.planner).__name__
-            warnings.warn(
+            warn(
                 f"{named} reuses partial images, but there is no store to keep them in: "
                 f"each use computes it again, and nothing is gained: pass MemoryStore() after the planner",
-                stacklevel=5,
             )
         if recipe.caches_encoded and devices.partial != devices.final:
             raise ConfigurationError(
@@ -352,23 +350,20 @@ def _check_draws(recipes: Sequence[Recipe], planner: Planner) -> None:
         planner = planner.planner
     recipe, stages = recipes[0], [stage for each in recipes for stage in each.stages]
     if isinstance(planner, Evaluate) and (drawn := [stage.name for stage in stages if stage.random]):
-        warnings.warn(
+        warn(
             f"with Evaluate nothing should be random, since each image is to be judged as it is, got "
             f"{', '.join(drawn)} in the recipe: pass evaluate({recipe.output.size})",
-            stacklevel=6,
         )
     if isinstance(planner, Refurbish) and planner.reuse_factor > 1 and not any(each.random for each in stages):
-        warnings.warn(
+        warn(
             "with Refurbish something in the recipe should be random, else versions that are made anew are as those "
             "before: pass Evaluate(...) to validate, or Frozen(...) to cache all images once",
-            stacklevel=6,
         )
     random = [stage.name for stage in recipe.partial if stage.random]
     if random and isinstance(planner, SmartCache):
-        warnings.warn(
+        warn(
             f"with SmartCache the partial part should not be random, since a sample is served as it was drawn when it "
             f"entered until it is replaced, got {', '.join(random)} in it: pass recipe.at(recipe.deterministic_prefix)",
-            stacklevel=6,
         )
 
 

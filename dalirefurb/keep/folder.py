@@ -22,7 +22,6 @@ import os
 import struct
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -34,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from dalirefurb.errors import StoreError
+from dalirefurb.errors import StoreError, warn
 from dalirefurb.image_batch import Images, rounded
 from dalirefurb.keep.record import RECORD, Records, believable, samples_of, written
 from dalirefurb.store.disk import file_lock
@@ -279,10 +278,9 @@ class KeepFolder:
     def _give_up(self, error: OSError) -> None:
         """Add nothing any more, since a file cannot be written or locked."""
         if self._ends():
-            warnings.warn(
+            warn(
                 f"the keep {self._path} cannot be written ({error.strerror}): what it holds is served, nothing is "
                 f"added to it by this process; make room, or pass a smaller size",
-                stacklevel=2,
             )
 
     def _take_on(self, identity: Mapping[str, Any], sampled: Sequence[int]) -> None:

@@ -15,7 +15,6 @@ round has the tensors and the work of a cache that a second thread fills for the
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -24,6 +23,7 @@ from typing import ClassVar
 import numpy as np
 
 from dalirefurb.checks import integer, require
+from dalirefurb.errors import warn
 from dalirefurb.planning.batch_plan import Indices
 from dalirefurb.planning.closed_form import ClosedFormPlanner
 from dalirefurb.planning.shuffle import Run
@@ -76,10 +76,9 @@ class SmartCache(ClosedFormPlanner):
         wanted = f"a multiple of batch_size={self.batch_size} with several shards"
         require(rest == 0 or self.shards == 1, name, wanted, self.num_cache_objects, f"pass {fitting}")
         if rest:
-            warnings.warn(
+            warn(
                 f"num_cache_objects={self.num_cache_objects} is no multiple of batch_size={self.batch_size}, so the "
                 f"last batch of a round has {rest} rows: pass num_cache_objects={fitting}",
-                stacklevel=5,
             )
 
     def __len__(self) -> int:

@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import threading
-import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -24,7 +23,7 @@ import numpy as np
 
 from dalirefurb.calls import TakesNumbers
 from dalirefurb.checks import integer, number, path_of, require
-from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError
+from dalirefurb.errors import ConfigurationError, LoaderError, SampleError, StateMismatchError, warn
 from dalirefurb.planning.batch_plan import Indices, Mask
 from dalirefurb.planning.planner import Planner
 from dalirefurb.rng import uniforms
@@ -102,10 +101,9 @@ class Quarantine:
                 file.write(line.encode())
         except OSError as error:
             if self._writable:
-                warnings.warn(
+                warn(
                     f"{self._path} cannot be written ({error}): bad samples found from now on will be decoded in vain "
                     f"by the next run, too",
-                    stacklevel=2,
                 )
             self._writable = False
 

@@ -216,7 +216,7 @@ class Source(metaclass=Explained):
         if isinstance(labels, (list, tuple)) and labels and count:
             refuse_mask(labels[0], self.name(0))
         self.labels, self.classes = checked_labels(labels, count, items, where or self.name)
-        warn_of_many(self.classes or (), count, stacklevel=4)
+        warn_of_many(self.classes or (), count)
         self.check_labels()
 
     def check_labels(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import os
 import stat
-import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dalirefurb.checks import at_home, path_of, require
-from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.errors import ConfigurationError, SampleError, warn
 from dalirefurb.source.contract import Source, fingerprint_of_names, spread
 from dalirefurb.source.labels import number_labels, warn_of_many
 from dalirefurb.source.levels import ValueRange, checked_range
@@ -126,7 +125,7 @@ class FileList(_Files):
         folder = at_home(Path(path).parent if root is None else root)
         files = cls([os.path.join(folder, name) for name in images], numbers, value_range=value_range)  # noqa: PTH118
         files.classes = classes
-        warn_of_many(classes or (), len(files), stacklevel=2)
+        warn_of_many(classes or (), len(files))
         files._look_at_some(images, folder, path)
         return files
 
@@ -142,7 +141,7 @@ class FileList(_Files):
             )
             if len(absent) == len(rows):
                 raise ConfigurationError(told)
-            warnings.warn(told, stacklevel=3)
+            warn(told)
 
     def fingerprint(self) -> dict[str, Any]:
         """Hash the paths below their common folder, and the labels. Contents are not read."""
@@ -186,7 +185,7 @@ class ImageFolder(_Files):
                 remedy="pass the path of one folder, without a pattern",
             ) from error
         if left_out:
-            warnings.warn(f"{self._root.rstrip(os.sep)}{os.sep}: {left_out}", stacklevel=3)
+            warn(f"{self._root.rstrip(os.sep)}{os.sep}: {left_out}")
 
     def _scan(self) -> str:
         """List the classes and the paths of their images relative to the root, and say what is left out."""
@@ -212,7 +211,7 @@ class ImageFolder(_Files):
             )
         self.labels = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
         full = [name for name, count in zip(self.classes, counts, strict=True) if count]
-        warn_of_many(full, len(self), stacklevel=4)
+        warn_of_many(full, len(self))
         unnamed = [other for other in others if os.sep in other and not is_hidden(other)]
         hidden = [other for other in others if is_hidden_image(other, EXTENSIONS)]
         empty = [name for name, count in zip(self.classes, counts, strict=True) if not count]

@@ -6,7 +6,6 @@ import itertools
 import json
 import mimetypes
 import re
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import NoneType
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, warn
 
 TARGETS = (
     "what has to move with the image, as masks, boxes and keypoints do, is a target, and no label: pass such as "
@@ -148,13 +147,12 @@ def check_dali_labels(labels: NDArray[Any]) -> None:
         )
 
 
-def warn_of_many(classes: Sequence[str], count: int, stacklevel: int) -> None:
+def warn_of_many(classes: Sequence[str], count: int) -> None:
     """Warn where most of `count` samples have a class to themselves, so that the names are hardly those of classes."""
     if len(classes) * 2 > count >= 20:
-        warnings.warn(
+        warn(
             f"{len(classes):,} classes are nearly as many as the {count:,} samples, as ids, paths or texts would be, "
             f"such as {classes[0]!r:.80}: name what holds the classes by label=, or pass numbers",
-            stacklevel=stacklevel + 1,
         )
 
 

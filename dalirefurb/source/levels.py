@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.checks import interval
+from dalirefurb.errors import warn
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -103,12 +103,11 @@ class Levels:
         """Warn once of an image that fills hardly any of its range, but for one that is black."""
         if 0 < largest < _DARK * declared and not self._warned:
             self._warned = True
-            warnings.warn(
+            warn(
                 f"{name} is served nearly black: its largest number is {largest:,.0f}, of {declared:,.0f} that it "
                 f"declares; if it has fewer bits than that, pass value_range=(0, {2 ** int(largest).bit_length() - 1}) "
                 f"to the source, else filter this warning",
                 NearlyBlackWarning,
-                stacklevel=2,
             )
 
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.checks import flag, path_of, require
-from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.errors import ConfigurationError, SampleError, warn
 from dalirefurb.source.contract import Source, digest_of, fingerprint_of_names
 from dalirefurb.source.files import EXTENSIONS, PathLike
 from dalirefurb.source.levels import ValueRange, checked_range
@@ -96,7 +95,7 @@ class TarShards(Source):
                 f"shards must hold at least one image, but {shards} hold none, but {reasons}: check urls"
             )
         if reasons:
-            warnings.warn(f"of the shards, {shards}, is left out: {reasons}", stacklevel=3)
+            warn(f"of the shards, {shards}, is left out: {reasons}")
         values = [value for each in scans for value in each.labels]
         if not isinstance(label, str):
             values = [label(split_name(member)[0]) for member in self._members]
@@ -222,10 +221,9 @@ def _scans(shards: Shards, files: IndexFiles, *, image: str | None, label: str |
         finally:
             pool.shutdown(cancel_futures=True)
     if failures:
-        warnings.warn(
+        warn(
             f"the index of {len(failures)} shards cannot be remembered ({failures[0]}) and will be made again at the "
             "next start: pass a folder that can be written as index=",
-            stacklevel=4,
         )
     return [each for each in scans if each is not None]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from dalirefurb.errors import OutOfMemoryError
+from dalirefurb.errors import OutOfMemoryError, warn
 from dalirefurb.image_batch import ALIGNMENT, Image, Images, aligned_empty, images_at, rounded
 from dalirefurb.store.base import Contents, Keys, Lease, Store, Taken
 from dalirefurb.store.slot_table import SlotContents, SlotTable
@@ -163,10 +162,9 @@ class MemoryStore(Store):
             said = f"the store must fit in memory, but {need} available"
             in_code = f"{_IN_CODE}; or pass max_bytes, and what has no room is recomputed"
             raise OutOfMemoryError(said, remedy=_REMEDY, in_code=in_code)
-        warnings.warn(
+        warn(
             f"the store is smaller than the plan needs: {need} allowed by max_bytes. What has no room is recomputed, "
             f"so batches miss unequally; to cache evenly, {_REMEDY}, or {_IN_CODE}",
-            stacklevel=4,
         )
         return _within(limit, spec)
 

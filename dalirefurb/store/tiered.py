@@ -9,7 +9,6 @@ served or computed just then, so its own hit comes in an epoch after.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.checks import require
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, warn
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.base import Contents, Keys, LayeredContents, Lease, Store, Taken
 from dalirefurb.store.device.store import DeviceStore
@@ -209,11 +208,10 @@ class TieredStore(Store):
             contents = _Tiers(spec, stores)
             if missing > 0:
                 held = spec.slots - missing
-                warnings.warn(
+                warn(
                     f"the plan needs {spec.slots} slots, {amount(spec.nbytes)}, but the tiers' budgets pay for "
                     f"{held}: what has no slot is computed again; raise a budget, or use a coverage of "
                     f"{held / spec.slots:.2f} times the present one",
-                    stacklevel=4,
                 )
         except BaseException:
             for store in stores:

@@ -25,7 +25,6 @@ import re
 import socket
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -34,6 +33,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from dalirefurb.checks import require
+from dalirefurb.errors import warn
 from dalirefurb.system.control_groups import text
 
 _SPECIAL_STEPS = 0xFFFFFFF0
@@ -194,11 +194,10 @@ def _found(distributed: Any, rank: int, world_size: int, *, wait: bool) -> int:
         reason = f"in {_PATIENCE_S:.0f} s nothing was heard of rank {ranks}"
     _counted[group] = found = names.count(machine) + len(silent)
     if silent:
-        warnings.warn(
+        warn(
             f"which processes share this machine must be known to share its cores and memory, but {reason}, so "
             f"{found} of {world_size} are taken to be here: let all ranks make a loader, or say how many are here by "
             f"Loader(..., rank=Rank({rank}, {world_size}, local_world_size=...))",
-            stacklevel=2,
         )
     return found
 

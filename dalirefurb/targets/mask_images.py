@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import threading
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -20,7 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from dalirefurb.calls import Explained
 from dalirefurb.checks import integer, is_list, require
-from dalirefurb.errors import ConfigurationError, SampleError
+from dalirefurb.errors import ConfigurationError, SampleError, warn
 from dalirefurb.source.contract import digest_of, spread
 from dalirefurb.source.files import read_file
 from dalirefurb.source.storage import is_outage
@@ -97,10 +96,9 @@ class Masks(Target, metaclass=Explained):
         self._masks = [_given(mask, number) for number, mask in enumerate(masks)]
         lossy = [mask for mask in self._masks if isinstance(mask, str) and mask.lower().endswith((".jpg", ".jpeg"))]
         if lossy:
-            warnings.warn(
+            warn(
                 f"masks should be in files that keep their numbers, but {lossy[0]} is a JPEG, in which those beside "
                 f"edges are others: write PNG files, or where there are only black and white, train on mask > 127",
-                stacklevel=3,
             )
         self._numbers = np.arange(len(self._masks))
         self._fits = np.zeros(len(self._masks), np.bool_)

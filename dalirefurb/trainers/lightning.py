@@ -30,14 +30,13 @@ one that is installed, `lightning` first.
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from dalirefurb.engine.loader_view import Batch
 from dalirefurb.engine.stats import Stats
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, warn
 from dalirefurb.loader import Loader
 from dalirefurb.trainers.trainer_loader import (
     Make,
@@ -218,10 +217,9 @@ class RefurbDataModule(_DATA_MODULE):  # type: ignore[misc]
         if stage not in self._loaders:
             training = stage == "train"
             if training and self.trainer.overfit_batches > 0:
-                warnings.warn(
+                warn(
                     "overfit_batches takes other samples in each epoch, since the planner shuffles all of them: leave "
                     "it out, and make the loader of source.subset(range(n))",
-                    stacklevel=2,
                 )
             loader = make_loader(self._makers[stage])
             fit = self.trainer.fit_loop

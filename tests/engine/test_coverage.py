@@ -252,6 +252,10 @@ def test_a_store_smaller_than_the_plan_warns_once_and_serves_the_same_tensors(
         needed = store.nbytes
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        Loader(folder, recipe, refurbish(), MemoryStore(max_bytes=int(share * needed))).close()
+    assert [each.filename for each in caught] == [__file__]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         served, small = serve(folder, recipe, refurbish(), MemoryStore(max_bytes=int(share * needed)))
     assert [str(each.message).split(":")[0] for each in caught] == ["the store is smaller than the plan needs"]
     assert f"{amount(needed)} and {amount(int(share * needed))} are allowed" in str(caught[0].message)

@@ -307,8 +307,11 @@ def test_a_damaged_header_is_written_anew_with_a_warning(path: Path) -> None:
     flip(path, 40)
     with pytest.raises(StoreError, match=f"must be intact, but that of {path} is damaged: open it .* cache purge"):
         DiskStore.inspect(path)
-    with pytest.warns(UserWarning, match=f"header of the store {path} was damaged and is written anew: .* may be lost"):
+    with pytest.warns(
+        UserWarning, match=f"header of the store {path} was damaged and is written anew: .* may be lost"
+    ) as told:
         store = opened(path)
+    assert [each.filename for each in told] == [test_disk_store.__file__]
     assert held(store) == [0, 1, 2, 3]
     store.close()
     assert DiskStore.inspect(path).held == SLOTS

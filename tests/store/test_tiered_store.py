@@ -373,8 +373,9 @@ def test_tiers_that_are_open_take_nothing_more_whatever_their_budgets_would_pay_
 def test_budgets_that_leave_samples_without_a_slot_warn_once_with_both_numbers() -> None:
     store = memories(1, 2)
     expected = "needs 6 slots, .* budgets pay for 3: .* coverage of 0.50 times the present one"
-    with pytest.warns(UserWarning, match=expected):
+    with pytest.warns(UserWarning, match=expected) as told:
         opened(store, 6)
+    assert [each.filename for each in told] == [__file__]
     opened(store, 6)
     store.close()
 

@@ -846,5 +846,6 @@ def test_outlines_of_a_sample_can_come_from_anywhere() -> None:
 
 
 def test_masks_in_jpegs_are_warned_of() -> None:
-    with pytest.warns(UserWarning, match=r"should be in files that keep their numbers, but b\.JPG is a JPEG"):
+    with pytest.warns(UserWarning, match=r"should be in files that keep their numbers, but b\.JPG is a JPEG") as told:
         Masks(["a.png", "b.JPG", "c.jpeg"])
+    assert [each.filename for each in told] == [__file__]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from dalirefurb.errors import StoreError
+from dalirefurb.errors import StoreError, warn
 from dalirefurb.image_batch import Image, Images, images_at, rounded
 from dalirefurb.store.disk import file_lock
 from dalirefurb.store.disk.layout import (
@@ -188,9 +187,8 @@ class SlotFile:
             os.fsync(fd)
         before = read_header(fd, self._path)
         if before is None:
-            warnings.warn(
+            warn(
                 f"the header of the store {self._path} was damaged and is written anew: what it held may be lost",
-                stacklevel=6,
             )
             write_header(fd, spec)
             before = spec

@@ -9,7 +9,6 @@ file is in docs/stores.md: who cuts it short while samples are lent where they l
 from __future__ import annotations
 
 import os
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dalirefurb.checks import path_of, require
-from dalirefurb.errors import StoreError
+from dalirefurb.errors import StoreError, warn
 from dalirefurb.image_batch import Image, Images
 from dalirefurb.store.base import NO_KEYS, Contents, Keys, Lease, Store, not_open
 from dalirefurb.store.disk import upkeep
@@ -286,10 +285,9 @@ class _Contents(SlotContents):
         """Store nothing more, because the file cannot be written."""
         if self._accepts:
             self._accepts = False
-            warnings.warn(
+            warn(
                 f"the store {self._path} cannot be written ({error.strerror}): what it holds is served, nothing is "
                 "added to it, and everything else is computed; make room and open it again",
-                stacklevel=2,
             )
 
     def _look(self) -> None:
@@ -311,10 +309,9 @@ class _Contents(SlotContents):
             self._lost, self._accepts = True, False
             self._free(self.slot_table.retain(*NO_KEYS).freed)
             self._give_up()
-            warnings.warn(
+            warn(
                 f"the store {self._path} {reason} while in use: everything is computed from here on; "
                 "leave its file alone, and open it again",
-                stacklevel=2,
             )
 
     def _give_up(self) -> None:

@@ -81,6 +81,8 @@ class KeepFolder:
         identity: Source and form of what is kept, as JSON values.
         num_samples: Number of samples of the source.
         most_bytes: Bytes that it may take; beyond them nothing is added.
+        most_now: Function that tells how many it may take now, as others take room, too: what has room in `most_bytes`
+            alone may be added later. None: no less.
         sampled: Stamps of some samples, the same ones in each opening: where none of them is as it was when the folder
             was made, these are other files. Empty, or 0: they have no stamps, or none is known.
 
@@ -98,10 +100,15 @@ class KeepFolder:
         num_samples: int,
         most_bytes: int,
         sampled: Sequence[int] = (),
+        most_now: Callable[[], int] | None = None,
     ) -> None:
         self._path = path
         self._table_bytes = RECORD.itemsize * num_samples
         self._most_bytes = most_bytes - self._table_bytes
+        self._most_now = most_now or (lambda: most_bytes)
+        # How many it may take as it was told last, and after how many more it asks again.
+        self._told_bytes, self._asks_after = self._most_bytes, 0
+        self._told_full = False
         self._lock = threading.Lock()
         self._claimed: set[int] = set()
         # The check of the record that this process has compared with its sample, of each.
@@ -220,17 +227,9 @@ class KeepFolder:
         content = np.ascontiguousarray(sample if planes is None else planes).reshape(-1).data
         height, width = sample.shape[:2] if sample.ndim == 3 else (0, 0)
         try:
-            if (start := self._take_room(content.nbytes)) is None:
-                if self._ends():
-                    count = int(self.kept(np.arange(len(self._table))).sum())
-                    _log.warning(
-                        "the keep %s is full: it has %s of %s samples in the %s that it may take; the others are read "
-                        "in each epoch",
-                        self._path,
-                        f"{count:,}",
-                        f"{len(self._table):,}",
-                        amount(self._most_bytes + self._table_bytes),
-                    )
+            most = self._may_take(content.nbytes)
+            if (start := self._take_room(content.nbytes, most)) is None:
+                self._say_full(most)
                 return False
             write_all(self._data_file, content, start)
             digest = xxh3_64_intdigest(content)
@@ -268,6 +267,32 @@ class KeepFolder:
                 self._claimed.discard(index)
                 with suppress(OSError):
                     _unlock(self._room, _CLAIMS + index)
+
+    def _may_take(self, nbytes: int) -> int:
+        """Return how many bytes of data there may be now, asked for anew after a share of what there is room for."""
+        with self._lock:
+            self._asks_after -= nbytes
+            asks = self._asks_after < 0
+        if asks:
+            told = min(self._most_bytes, self._most_now() - self._table_bytes)
+            self._told_bytes, self._asks_after = told, max(told - self.nbytes, self._most_bytes // 8) // 8
+        return self._told_bytes
+
+    def _say_full(self, most: int) -> None:
+        """Say once that there is no more room; where there never will be, add nothing any more."""
+        with self._lock:
+            new, self._told_full = not self._told_full, True
+            self.full |= most == self._most_bytes
+        if new:
+            _log.warning(
+                "the keep %s is full: it has %s of %s samples in the %s that it may take; the others are read in each "
+                "epoch%s",
+                self._path,
+                f"{int(self.kept(np.arange(len(self._table))).sum()):,}",
+                f"{len(self._table):,}",
+                amount(max(most, self.nbytes) + self._table_bytes),
+                "" if most == self._most_bytes else ", as long as it may take no more",
+            )
 
     def _ends(self) -> bool:
         """Add nothing any more; return whether that is new."""
@@ -338,12 +363,12 @@ class KeepFolder:
             end = max(end, int((held["start"] + held["nbytes"]).max(initial=0)))
         os.pwrite(self._room, end.to_bytes(8, "little") + mark.to_bytes(8, "little"), 0)
 
-    def _take_room(self, nbytes: int) -> int | None:
-        """Return where so many bytes may be written; None: there is no room."""
+    def _take_room(self, nbytes: int, most: int) -> int | None:
+        """Return where so many bytes may be written, of at most so many; None: there is no room."""
         with self._alone():
             start = rounded(self.nbytes)
             end = start + nbytes
-            if end > self._most_bytes:
+            if end > most:
                 return None
             if os.fstat(self._data_file).st_size < end:
                 os.ftruncate(self._data_file, rounded(end, _STEP))

@@ -222,28 +222,12 @@ class Kept(DerivedSource):
             self._of_all[:] = xxh3_64_intdigest(content) | 1
         else:
             sampled = self._stamps(np.array(spread(len(self), _SAMPLED))).tolist()
-        several = len(self._paths) > 1
-        parts = [{"part": [number, len(self._paths)]} if several else {} for number in range(len(self._paths))]
+        count = len(self._paths)
         return [
-            KeepFolder(path, identity | part, len(self), self._most_bytes(path), sampled)
-            for path, part in zip(self._paths, parts, strict=True)
+            KeepFolder(path, identity | ({"part": [nth, count]} if count > 1 else {}), len(self), most(), sampled, most)
+            for nth, path in enumerate(self._paths)
+            for most in [_most_bytes(self._size, path)]
         ]
-
-    def _most_bytes(self, folder: Path) -> int:
-        """Return the bytes that a folder may take: a share is of what is free there, and of what it holds."""
-
-        def available() -> int:
-            held = 0
-            for name in FILES:
-                with suppress(OSError):  # Another process may just have put one in the place of another.
-                    held += (folder / name).stat().st_blocks * 512
-            there = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # noqa: PTH110
-            free = shutil.disk_usage(there).free
-            if folder.is_relative_to(_MEMORY) and (memory := available_bytes()) is not None:
-                free = min(free, memory * local_processes())
-            return free + held
-
-        return budget_bytes(self._size, available=available)
 
     def _stamps(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Stamp samples as they are now, by one stamp of all together if they have none each, shape (n,)."""
@@ -386,6 +370,22 @@ class Kept(DerivedSource):
         except Refused:
             return NOT_AT_HAND
         return (planes_of(encoded, image) if self._form == "planes" else None) or image
+
+
+def _most_bytes(size: Budget, folder: Path) -> Callable[[], int]:
+    """Return what tells the bytes that a folder may take: a share is of what is free there, and of what it holds."""
+
+    def available() -> int:
+        held = 0
+        for name in FILES:
+            with suppress(OSError):  # Another process may just have put one in the place of another.
+                held += (folder / name).stat().st_blocks * 512
+        free = shutil.disk_usage(next(filter(os.path.exists, (folder, *folder.parents)))).free
+        if folder.is_relative_to(_MEMORY) and (memory := available_bytes()) is not None:
+            free = min(free, memory * local_processes())
+        return free + held
+
+    return lambda: budget_bytes(size, available=available)
 
 
 _STARTED = weakref.WeakSet[Kept]()

@@ -861,6 +861,31 @@ def test_a_share_is_of_what_is_free_and_of_what_is_held(
     assert room_said(caplog) == "30.00 KB"
 
 
+def test_what_others_take_meanwhile_is_not_there_for_a_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as stores, of memory; once they let go of it, the keep goes on."""
+    others, path, images = 0, tmp_path / "keep", [np.full((64, 64, 3), level, np.uint8) for level in range(40)]
+    whole = 2 * len(images) * images[0].nbytes
+
+    def free() -> int:
+        return whole - others - sum(each.stat().st_blocks * 512 for each in path.glob("*"))
+
+    monkeypatch.setattr(kept_module, "_MEMORY", str(tmp_path))
+    monkeypatch.setattr(kept_module, "available_bytes", free)
+    monkeypatch.setattr(kept_module, "local_processes", lambda: 1)
+    kept = Kept(Arrays(images, range(len(images))), path, size="80%")
+    others = whole - 20 * images[0].nbytes
+    assert kept.fill() in range(13, 18), "80 % of 20 images, in pages, a few records, and looked at now and then"
+    assert "is full: it has" in caplog.text
+    assert caplog.text.rstrip().endswith("read in each epoch, as long as it may take no more")
+    np.testing.assert_array_equal(kept.read(np.arange(len(images))), images)
+    others = 0
+    assert kept.fill() == len(images)
+    np.testing.assert_array_equal(kept.read(np.arange(len(images))), images)
+    assert caplog.text.count("is full") == 1
+
+
 def test_images_that_another_decoder_or_another_range_would_make_are_others(
     photos: ImageFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -266,9 +267,10 @@ class Engine:
         """
         with self._changing:
             self.halt()
-            for thread in self._threads:  # One whose start was interrupted may never run, or finds that it is to end.
-                if thread.is_alive() and thread is not threading.current_thread():
-                    _wait_for(thread)
+            # One whose start was interrupted may never run, or finds that it is to end.
+            for thread, turn in zip(self._threads, self._turns, strict=False):
+                if thread is not threading.current_thread():
+                    _wait_for(thread, turn)
             self._threads = []
             if self._finisher is not None:
                 self._finisher.abandon(self._prepared.close())
@@ -302,15 +304,14 @@ class Engine:
                 self._factory.give_back()
 
 
-def _wait_for(thread: threading.Thread) -> None:
+def _wait_for(thread: threading.Thread, turn: threading.Lock) -> None:
     """Wait until a thread has ended, as long as anybody in the process works, or waits for a core or a disk.
 
     Raises:
         LoaderError: Nobody does, and it does not end.
     """
     idle_s = 0.0
-    thread.join(_LOOK_S)
-    while thread.is_alive():
+    while not _has_ended(thread, turn):
         idle_s = 0.0 if others_at_work() else idle_s + _LOOK_S
         if idle_s > _END_S:
             raise LoaderError(
@@ -318,7 +319,15 @@ def _wait_for(thread: threading.Thread) -> None:
                 f"{_place(thread)}, and for {_END_S:.0f} s nothing in this process has worked: see what hangs there, "
                 f"and make a new loader"
             )
+
+
+def _has_ended(thread: threading.Thread, turn: threading.Lock) -> bool:
+    """Wait a while for a thread; return whether it has ended, as Python says too soon where `join` was interrupted."""
+    if thread.is_alive():
         thread.join(_LOOK_S)
+    elif turn.locked():
+        time.sleep(_LOOK_S)
+    return not (thread.is_alive() or turn.locked())
 
 
 def _place(thread: threading.Thread) -> str:

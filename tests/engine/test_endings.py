@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from linecache import getline
 from pathlib import Path
@@ -354,6 +356,53 @@ def test_a_thread_that_an_interrupt_overtook_disturbs_nobody_when_it_runs_at_las
         assert_same([first, *batches, *(batch for _ in range(2) for batch in loader)], expected)
         late[0].join(LIMIT_S)
         assert not late[0].is_alive()
+
+
+@pytest.mark.usefixtures("traced_once")
+def test_a_thread_is_waited_for_also_after_that_was_interrupted(
+    source: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python takes a thread for ended whose `join` was interrupted; the interpreter then ended in the midst of it."""
+    began, gate, ended = threading.Event(), threading.Event(), threading.Event()
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def work(*_: object) -> None:
+        began.set()
+        gate.wait(LIMIT_S)
+        ended.set()
+
+    def once_it_waits(do: Callable[[], object]) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            frame, names = sys._current_frames().get(main), set[str]()
+            while frame is not None:
+                names.add(frame.f_code.co_name)
+                frame = frame.f_back
+            if "_has_ended" in names or "_wait_for" in names:
+                break
+            time.sleep(0.001)
+        do()
+
+    loader = make(source)
+    engine = loader._assembler.get()
+    monkeypatch.setattr(engine._preparer, "work", work)
+    heeded = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        engine.seek(loader._cursor.position)
+        assert began.wait(LIMIT_S)
+        interrupt = partial(once_it_waits, partial(signal.pthread_kill, main, signal.SIGINT))
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            engine.stop()
+    finally:
+        signal.signal(signal.SIGINT, heeded)
+    threading.Thread(target=once_it_waits, args=(gate.set,), daemon=True).start()
+    loader.close()
+    closed_late = ended.is_set()
+    gate.set()
+    assert closed_late
+    wait_for_threads()
 
 
 def test_what_no_thread_came_to_finish_is_given_back(source: ImageFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,8 +91,11 @@ def c_function(function: Callable[..., Any], signature: Any) -> Any:
 
 
 def c_function_not_kept(function: Callable[..., Any], signature: Any) -> Any:
-    """Compile what is called as a C function, and keep nothing on disk."""
-    with in_one_module(function), _uncollected():
+    """Compile what is called as a C function, and keep nothing on disk.
+
+    What it calls may be the user's own, which Python calls as well: so machine code is made of that, too.
+    """
+    with _uncollected():
         return cfunc(signature, error_model="numpy")(function)
 
 

@@ -106,6 +106,22 @@ def test_a_function_compiled_already_is_taken() -> None:
     assert np.array_equal(served([stage]), wanted_of(stage))
 
 
+@njit
+def third(level: Any) -> Any:
+    return level // 3
+
+
+def thirds(image: Any, uniforms: Any, out: Any) -> None:
+    for i in range(image.size):
+        out.flat[i] = third(image.flat[i])
+
+
+def test_a_compiled_function_that_it_calls_can_be_called_by_python_too() -> None:
+    """The interpreter calls it when it tries the stage, and the user may: it had no machine code of its own."""
+    assert np.array_equal(served([KernelStage(thirds, "thirds")]), IMAGES // 3)
+    assert third(np.uint8(200)) == 66
+
+
 def test_a_function_that_has_changed_is_compiled_anew() -> None:
     for added in (1, 2):
         scope: dict[str, Any] = {}

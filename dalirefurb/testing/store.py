@@ -112,6 +112,20 @@ class StoreContract:
                     if found is not None:
                         np.testing.assert_array_equal(found, images[index], "a sample must be what was put")
 
+    def test_what_is_lent_keeps_its_slot_until_it_is_released(self, opened: Store) -> None:
+        """What is evicted while it is lent is hidden, but nothing takes its place before the lease is released."""
+        indices, versions = np.arange(SLOTS), np.zeros(SLOTS, np.int64)
+        images = [image(index) for index in range(SLOTS)]
+        opened.put(indices, versions, images)
+        with opened.get(indices, versions) as lease:
+            opened.evict(indices)
+            stored = opened.put(indices, versions, images[::-1])
+            assert not stored.any(), f"what is lent must keep its slot, but of {SLOTS} more samples put says {stored}"
+            for found, wanted in zip(lease.samples, images, strict=True):
+                np.testing.assert_array_equal(found, wanted, "lent samples must stay as they are until released")
+        stored = opened.put(indices, versions, images)
+        assert stored.all(), f"a lease that is released must give all slots back, but put says {stored}"
+
     def test_without_slots_everything_is_declined(self, tmp_path: Path) -> None:
         """A store that is opened for no samples works, and holds none."""
         with self.store(tmp_path) as store:

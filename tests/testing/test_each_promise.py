@@ -46,6 +46,7 @@ PROMISES = {
         "it_behaves_as_a_dictionary_while_leases_are_held",
         "what_is_put_is_copied",
         "what_is_put_beside_what_is_held_is_what_it_is",
+        "what_is_lent_keeps_its_slot_until_it_is_released",
         "without_slots_everything_is_declined",
         "opening_again_for_the_same_keeps_the_contents",
         "a_lease_from_before_closing_is_harmless_to_what_is_opened_after",
@@ -144,6 +145,24 @@ class Cleared(MemoryStore):
         return np.zeros(len(indices), np.bool_) if self.cleared else super().put(indices, versions, samples)
 
 
+class Generous(MemoryStore):
+    """Takes the place of what is lent."""
+
+    def evict(self, indices: Any, versions: Any = None) -> None:
+        spec = self._contents.spec  # type: ignore[union-attr]
+        super().evict(indices, versions)
+        self.close()
+        self.open(spec)
+
+
+class Hoarding(MemoryStore):
+    """Gives back no slot that it has lent."""
+
+    def get(self, indices: Any, versions: Any) -> Any:
+        super().get(indices, versions)
+        return super().get(indices, versions)
+
+
 class Full(MemoryStore):
     """Says that it holds more than it has slots for."""
 
@@ -156,6 +175,8 @@ class Full(MemoryStore):
     [
         (Boasting, "what_is_put_beside_what_is_held_is_what_it_is", "put says True of sample 5, but not get"),
         (Blurred, "what_is_put_beside_what_is_held_is_what_it_is", "a sample must be what was put"),
+        (Generous, "what_is_lent_keeps_its_slot_until_it_is_released", "what is lent must keep its slot, but of 5"),
+        (Hoarding, "what_is_lent_keeps_its_slot_until_it_is_released", "must give all slots back, but put says"),
         (
             Tired,
             "a_lease_from_before_closing_is_harmless_to_what_is_opened_after",
@@ -618,6 +639,19 @@ def test_pixels_that_break_a_promise_are_found(
     else:
         with pytest.raises(AssertionError, match=message):
             check()
+
+
+class Away(Placed):
+    """Says that nothing is where it could be seen."""
+
+    def matrices(self, parameters: Any, heights: Any, widths: Any) -> Any:
+        return super().matrices(parameters, heights, widths) + 500 * np.eye(3, k=2)
+
+
+def test_what_is_shown_though_it_is_said_to_be_from_outside_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "makers_of", lambda stage: {"DALI": moved()})
+    with pytest.raises(AssertionError, match=r"DALI shows row 0 from 500.0 pixels beside what is said"):
+        getattr(stage_contract_of(Away), f"test_{SHOWN}")()
 
 
 @pytest.mark.parametrize(("apart", "most", "found"), [(1, 1, False), (2, 1, True), (2, 2, False), (9, None, False)])

@@ -523,6 +523,15 @@ def test_transforms_of_weights_may_be_given_before_they_are_made() -> None:
     assert Recipe.from_torchvision(transforms) == Recipe.from_torchvision(weights) == made
 
 
+def test_transforms_of_weights_that_are_no_classifiers_are_refused_by_name() -> None:
+    """Of those of detectors torchvision has the class alone, without what it is made with."""
+    kind = type("ObjectDetection", (), {"__module__": "torchvision.transforms._presets"})
+    weights = enum.Enum("weights", {"DEFAULT": SimpleNamespace(transforms=kind)}).DEFAULT
+    type(weights).transforms = property(lambda member: member.value.transforms)  # type: ignore[attr-defined]
+    with pytest.raises(ConfigurationError, match=r"^ObjectDetection cannot be imported"):
+        Recipe.from_torchvision(weights)
+
+
 def test_a_dict_of_transforms_is_refused_with_its_keys() -> None:
     with pytest.raises(ConfigurationError, match=r"a dict of 'train', 'val' cannot be imported: pass one, such as"):
         Recipe.from_torchvision({"train": T.Compose([CROP, *END]), "val": T.Compose([CROP, *END])})

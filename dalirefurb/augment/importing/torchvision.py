@@ -241,7 +241,7 @@ def _made(given: Any) -> Any:
     if isinstance(given, type):
         refuse(f"the class {given.__name__}", f"pass one that is made: {given.__name__}(...)")
     made = given.transforms if isinstance(given, Enum) and hasattr(given, "transforms") else given
-    return made() if isinstance(made, partial) and isinstance(made.func, type) else made
+    return made() if isinstance(made.func if isinstance(made, partial) else made, type) else made
 
 
 def _inside(container: Any) -> Iterable[Any]:

@@ -218,9 +218,19 @@ def _stamp(path: str, of_folder: Callable[[str], bytes] | None = None) -> bytes:
 
 
 def _stamp_folder(path: str) -> bytes:
-    """Return the bytes of all files in a folder, when the last one changed, and a hash of their names and stamps."""
+    """Return the bytes of all files in a folder, when the last one changed, and a hash of their names and stamps.
+
+    Folders behind links count as any other; of one that was walked through before, where it lies.
+    """
     digest, size, latest_ns = xxh3_64(), 0, 0
-    for folder, folders, names in os.walk(path):
+    walked = set[str]()
+    for folder, folders, names in os.walk(path, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in walked:  # Links may lead in circles.
+            digest.update(os.fsencode(f"{os.path.relpath(folder, path)}\0{real}"))
+            folders.clear()
+            continue
+        walked.add(real)
         folders.sort()
         for name in sorted(names):
             file = str(Path(folder, name))

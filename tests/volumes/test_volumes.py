@@ -429,12 +429,37 @@ def test_a_volume_that_is_a_folder_has_changed_if_a_file_in_it_has(change: Any, 
     assert source.content()["stamps"] != before["stamps"]
 
 
+@pytest.mark.parametrize("change", [Path.touch, Path.unlink, lambda file: file.write_bytes(b"other")])
+def test_a_file_behind_links_inside_of_a_folder_counts_though_they_lead_in_circles(change: Any, tmp_path: Path) -> None:
+    scan, file = tmp_path / "scan", tmp_path / "large disk" / "c" / "0"
+    scan.mkdir()
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"bytes")
+    os.utime(file, ns=(0, 0))
+    (tmp_path / "other disk").mkdir()
+    for link, target in ((scan / "chunks", file.parents[1]), (file.parents[1] / "up", scan), (scan / "self", scan)):
+        link.symlink_to(target)
+    (scan / "twice").symlink_to(scan / "chunks")
+    source = Volumes([scan], load=lambda _: np.zeros((2, 2, 2), np.uint8))
+    before = source.content()
+    assert before == source.content()
+    assert before["bytes"] == 5
+    change(file)
+    changed = source.content()
+    assert changed["stamps"] != before["stamps"]
+    (scan / "twice").unlink()
+    (scan / "twice").symlink_to(scan)
+    assert source.content()["stamps"] != changed["stamps"]
+
+
 def test_a_folder_that_each_volume_names_is_looked_through_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "0.npy").write_bytes(b"x")
     walked, walk = [], os.walk
-    monkeypatch.setattr("dalirefurb.source.storage.os.walk", lambda path: walked.append(path) or walk(path))
+    monkeypatch.setattr(
+        "dalirefurb.source.storage.os.walk", lambda path, **each: walked.append(path) or walk(path, **each)
+    )
     monkeypatch.setattr("dalirefurb.source.storage._THREADS", 1)
     cases = [{"root": tmp_path, "name": number} for number in range(200)]
     Volumes(cases, load=lambda _: np.zeros((2, 2, 2), np.uint8)).content()

@@ -10,9 +10,10 @@ import os
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -132,16 +133,13 @@ class RemoteShards(Shards):
 
     def __init__(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
         self.urls = list(urls)
-        self._places = [place(url, options) for url in urls]
+        self._places = [_asked(url, partial(place, url, options)) for url in urls]
         with ThreadPoolExecutor(_REQUESTS) as pool:
             self.identities = list(pool.map(self._identify, range(len(urls))))
 
     def _identify(self, shard: int) -> Identity:
         filesystem, path = self._places[shard]
-        try:
-            info = filesystem.info(path)
-        except Exception as error:  # Every filesystem has its own.
-            raise unreadable(self.urls[shard], f"{type(error).__name__}: {error}") from error
+        info = _asked(self.urls[shard], partial(filesystem.info, path))
         if not info.get("size"):
             raise ConfigurationError(
                 f"a shard must be a tar file of known size, but that of {self.urls[shard]} is {info.get('size')}: "
@@ -187,6 +185,16 @@ def place(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     return filesystem, path
 
 
+def _asked(url: str, ask: Callable[[], Any]) -> Any:
+    """Return what a filesystem answers, or refuse the address."""
+    try:
+        return ask()
+    except ConfigurationError:
+        raise
+    except Exception as error:  # Every filesystem has its own.
+        raise unreadable(url, f"{type(error).__name__}: {error}") from error
+
+
 def _matching(pattern: str, options: Mapping[str, Any]) -> list[str]:
     """Return the names that a pattern with "*" stands for, sorted; any other name stands for itself."""
     remote = "://" in pattern
@@ -194,8 +202,11 @@ def _matching(pattern: str, options: Mapping[str, Any]) -> list[str]:
     if not ("*" in pattern if remote else glob.has_magic(pattern) and not Path(pattern).exists()):
         return [pattern]
     if remote:
-        filesystem, path = place(pattern, options)
-        names = [filesystem.unstrip_protocol(name) for name in filesystem.glob(path)]
+        filesystem, path = _asked(pattern, partial(place, pattern, options))
+        parts = pattern.split("::")  # As in "simplecache::zip://*.tar::all.zip".
+        starred = next(number for number, part in enumerate(parts) if "*" in part)
+        found = map(filesystem.unstrip_protocol, _asked(pattern, partial(filesystem.glob, path)))
+        names = ["::".join([*parts[:starred], name, *parts[starred + 1 :]]) for name in found]
     else:
         names = glob.glob(pattern, recursive=True)  # noqa: PTH207 - it may be absolute
     if not names:

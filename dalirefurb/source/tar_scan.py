@@ -237,7 +237,7 @@ def _label(content: bytes, fields: list[str] | None, where: str) -> Any:
     """Return a text without the space around it, or what a JSON text says, or some field of it."""
     try:
         if fields is None:
-            return content.decode().strip()
+            return content.decode("utf-8-sig").strip()
         value = json.loads(content)
     except ValueError as error:
         kind = "a text in UTF-8" if fields is None else "JSON"

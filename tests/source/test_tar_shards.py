@@ -12,6 +12,7 @@ import re
 import resource
 import tarfile
 import warnings
+import zipfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -155,6 +156,9 @@ def test_a_pattern_stands_for_the_shards_that_match_sorted(tmp_path: Path) -> No
         members = [(f"{number}.jpg", str(number).encode()), (f"{number}.cls", b"1")]
         write_tar(tmp_path / f"train-{number:02d}.tar", members)
         filesystem.pipe(f"/stars/train-{number:02d}.tar", tar_bytes(members))
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        for path in filesystem.glob("/stars/*"):
+            archive.writestr(path[1:], filesystem.cat_file(path))
     write_tar(tmp_path / "odd[1].tar", PETS)
     for pattern in (
         f"{tmp_path}/train-*.tar",
@@ -163,6 +167,9 @@ def test_a_pattern_stands_for_the_shards_that_match_sorted(tmp_path: Path) -> No
         f"file://{tmp_path}/{{train,val}}-0[12].tar",
         "memory://stars/train-*.tar",
         "memory://**/stars/train-*.tar",
+        f"zip://stars/train-*.tar::{tmp_path}/all.zip",
+        f"simplecache::zip://stars/train-*.tar::file://{tmp_path}/all.zip",
+        "simplecache::memory://stars/train-*.tar",
     ):
         if "val" in str(pattern):
             with pytest.raises(
@@ -171,6 +178,7 @@ def test_a_pattern_stands_for_the_shards_that_match_sorted(tmp_path: Path) -> No
                 TarShards(pattern)
         else:
             assert contents(TarShards(pattern)) == [b"1", b"2", b"10"]
+    assert TarShards("simplecache::memory://stars/train-*.tar").name(0).startswith("simplecache::memory://")
     assert contents(TarShards(f"{tmp_path}/odd[1].tar")) == [b"first", b"the second", b"third"]
     assert contents(TarShards([f"{tmp_path}/odd*.tar", f"{tmp_path}/train-0*.tar"]))[-1] == b"2"
     for pattern in (f"{tmp_path}/none-*.tar", "memory://stars/none-*.tar"):
@@ -187,6 +195,8 @@ def test_a_pattern_stands_for_the_shards_that_match_sorted(tmp_path: Path) -> No
         ("json", [b'{"n": {"m": [1, 0]}}'] * 3, {"label": "json.n.m"}, [[1, 0]] * 3, None),
         ("json", [b'{"n": "x"}', b'{"n": "y"}', b'{"n": "x"}'], {"label": "json.n"}, [0, 1, 0], ["x", "y"]),
         ("CLS", [b"1", b"0", b"2"], {"label": "CLS"}, [1, 0, 2], None),
+        ("cls", [b"\xef\xbb\xbf1\r\n", b"0\r\n", b"2"], {}, [1, 0, 2], None),  # As Windows' editors write texts.
+        ("cls", [b"\xef\xbb\xbfdog", b"cat", b"dog"], {}, [1, 0, 1], ["cat", "dog"]),
         ("Json", [b'{"N": 1}', b'{"N": 2}', b'{"N": 3}'], {"label": "JSON.N"}, [1, 2, 3], None),
         ("txt", [b"", b"", b""], {"label": lambda key: "abc".index(key)}, [0, 1, 2], None),
         ("txt", [b"", b"", b""], {"label": lambda key: key}, [0, 1, 2], ["a", "b", "c"]),
@@ -552,6 +562,9 @@ def test_a_shard_of_another_kind_is_refused_with_a_remedy(tmp_path: Path, case: 
             r"is read by a package that is not there \(install absentfs.*\): pip install fsspec, with s3",
         ),
         ("flaky://x.tar", r"flaky://x.tar is not \(ConnectionError: reset by peer\): check its address"),
+        ("zip://x.tar::{root}/none.zip", r"x.tar::.*/none.zip is not \(FileNotFoundError: .*check its address"),
+        ("zip://*.tar::{root}/none.zip", r"\*.tar::.*/none.zip is not \(FileNotFoundError: .*check its address"),
+        ("shut://*.tar", r"shut://\*.tar is not \(PermissionError: not yours\): check its address"),
     ],
 )
 def test_urls_that_cannot_be_opened_are_refused_with_a_remedy(
@@ -566,6 +579,13 @@ def test_urls_that_cannot_be_opened_are_refused_with_a_remedy(
         def open(self, *args: Any, **options: Any) -> Any:
             raise ConnectionError("reset by peer")
 
+    class Shut(MemoryFileSystem):
+        protocol = "shut"
+
+        def glob(self, path: str, **options: Any) -> Any:
+            raise PermissionError("not yours")
+
+    fsspec.register_implementation("shut", Shut, clobber=True)
     fsspec.register_implementation("flaky", Flaky, clobber=True)
     fsspec.register_implementation("absent", "absentfs.FileSystem", clobber=True, errtxt="install absentfs")
     write_tar(tmp_path / "pets.tar", PETS)

@@ -155,7 +155,7 @@ class Kept(DerivedSource):
                 return
             try:
                 ask(part)
-            except (SampleError, OSError):  # The loader's matter; it may be one of them.
+            except Exception:  # The loader's matter; it may be one of them.
                 for half in np.array_split(part, 2) if len(part) > 1 else ():
                     keep(half)
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dalirefurb.errors import ConfigurationError
+from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images
 from dalirefurb.source.contract import Source, digest_of, spread
 from dalirefurb.source.labels import as_array
-from dalirefurb.source.levels import Levels, ValueRange, checked_range
+from dalirefurb.source.levels import Levels, LevelsError, ValueRange, checked_range
 from dalirefurb.source.storage import hash_pixels
 
 
@@ -44,7 +44,7 @@ class Arrays(Source):
         """Return images of shape (height, width, 3), without a copy where rows are such images already."""
         rows = np.array(self._checked(indices), np.int64)
         if self._images.dtype != np.uint8:
-            levels = [self._levels.of(self._images[row], self.name(row)) for row in rows.tolist()]
+            levels = [self._of(row) for row in rows.tolist()]
             shape = (-1, *self._images.shape[1:])
             return Images(np.repeat(np.reshape(levels, shape), 3 // self._images.shape[3], axis=3).astype(np.uint8))
         if self._images.shape[3] == 1:
@@ -52,6 +52,13 @@ class Arrays(Source):
         if self._images[0].flags.c_contiguous:
             return Images.rows_of(self._images, rows)
         return Images(np.ascontiguousarray(self._images[rows]))
+
+    def _of(self, row: int) -> NDArray[np.uint8]:
+        """Return the levels of an image deeper than 8 bits."""
+        try:
+            return self._levels.of(self._images[row], self.name(row))
+        except LevelsError as error:
+            raise SampleError(row, self.name(row), str(error)) from None
 
     def name(self, index: int) -> str:
         return f"images[{index}]"
@@ -74,7 +81,7 @@ class Arrays(Source):
 def _checked_images(images: Any, *, ranged: bool) -> NDArray[Any]:
     """Return images as an array of shape (N, height, width, 1 or 3)."""
     array = as_array(images, "images")
-    if not (array.dtype in (np.uint8, np.uint16) or (ranged and array.dtype.kind in "iuf")):
+    if not (array.dtype.newbyteorder("=") in (np.uint8, np.uint16) or (ranged and array.dtype.kind in "iuf")):
         raise ConfigurationError(
             f"images must be uint8 from 0 to 255, or uint16, but are {array.dtype}: leave normalising to the recipe's "
             f"output; for other numbers pass those of black and white, such as value_range=(0, 1)"

@@ -227,7 +227,7 @@ class TorchDataset(Source):
             return np.ascontiguousarray(self._levels.of_image(value, self.name(index)))
         array = _array(value)
         ranged = self.value_range is not None and array.dtype.kind in "iuf"
-        if not (array.dtype in (np.uint8, np.uint16) or ranged):
+        if not (array.dtype.newbyteorder("=") in (np.uint8, np.uint16) or ranged):
             raise _ImageError(
                 f"an image must be uint8 from 0 to 255, or uint16, but is {array.dtype}: remove ToTensor and Normalize "
                 f"from the dataset's transform, the recipe does both; or pass value_range=(low, high), the numbers of "

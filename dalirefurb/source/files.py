@@ -245,6 +245,8 @@ def read_file(path: str, index: int) -> NDArray[np.uint8]:
         if is_outage(error):
             raise
         raise SampleError(index, path, f"cannot be read: {error.strerror}") from error
+    except ValueError as error:  # Of a path that is none.
+        raise SampleError(index, path, f"cannot be read: {error}") from error
     if len(content) < size:
         raise OSError(f"{len(content)} of {size} bytes came of {path}")
     if not content:

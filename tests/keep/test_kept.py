@@ -908,6 +908,18 @@ def test_a_full_keep_says_so_once(photos: ImageFolder, tmp_path: Path, caplog: p
     assert re.search(r"is full: it has \d+ of 23 samples in the 60\.00 KB that it may take", line)
 
 
+def test_a_sample_that_a_source_fails_to_read_keeps_no_others_from_being_filled_in(
+    photos: ImageFolder, tmp_path: Path
+) -> None:
+    class Failing(Counted):
+        def read(self, indices: NDArray[np.int64]) -> Sequence[NDArray[np.uint8]]:
+            if 3 in indices:
+                raise ValueError("conversion from LAB to RGB not supported")
+            return super().read(indices)
+
+    assert Kept(Failing(photos), tmp_path, form="encoded").fill() == NUM_SAMPLES - 1
+
+
 def test_nothing_is_read_to_fill_a_keep_that_is_full(photos: ImageFolder, tmp_path: Path) -> None:
     source = Counted(photos)
     kept = Kept(source, tmp_path, form="encoded", size=0)

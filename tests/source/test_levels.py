@@ -301,6 +301,17 @@ def test_numbers_without_a_range_are_refused_and_with_one_served(tmp_path: Path)
         Arrays(FLOATS[np.newaxis], [0])
     with pytest.raises(LevelsError, match="not finite"):
         Levels((0, 1)).of(np.full((2, 2), np.nan), "it")
+    one_of_two = Arrays(np.stack([FLOATS, np.full_like(FLOATS, np.nan)]), [0, 1], value_range=(0, 1))
+    with pytest.raises(SampleError, match=r"sample 1 \(images\[1\]\): some of its pixels are not finite"):
+        one_of_two.read(np.array([0, 1]))
+
+
+def test_numbers_of_16_bits_are_taken_in_either_order_of_bytes() -> None:
+    """As readers of big-endian TIFF files give them."""
+    turned = GRAY.astype(">u2")
+    expected = Arrays(GRAY[np.newaxis], [0])[0][0]
+    assert np.array_equal(Arrays(turned[np.newaxis], [0])[0][0], expected)
+    assert np.array_equal(TorchDataset([(turned, 0)])[0][0], expected)
 
 
 @pytest.mark.parametrize(

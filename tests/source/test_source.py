@@ -267,8 +267,9 @@ def test_a_file_that_cannot_be_read_names_its_sample(tmp_path: Path) -> None:
         "empty.jpg": "is empty",
         "folder.jpg": "cannot be read: Is a directory",
         "pipe.jpg": "is no regular file",
+        "nul\0.jpg": "cannot be read: embedded null byte",
     }
-    source = FileList([tmp_path / name for name in ("good.jpg", *reasons)], range(5))
+    source = FileList([tmp_path / name for name in ("good.jpg", *reasons)], range(6))
     for index, (name, reason) in enumerate(reasons.items(), start=1):
         with pytest.raises(SampleError) as caught:
             source.read(np.array([0, index]))

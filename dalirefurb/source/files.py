@@ -263,7 +263,7 @@ def _columns(file: TextIO, path: str, names: tuple[str, ...]) -> tuple[list[list
             count = "twice or more" if name in header else "not there"
             raise ConfigurationError(
                 f"{path} must have one column {name!r}, but it is {count} in its first row, {header}: "
-                "pass its name as image= or label="
+                "pass its name as image= or label=; commas part columns, and the first row has to name them"
             )
     places = [header.index(name) for name in names]
     columns: list[list[str]] = [[] for _ in names]

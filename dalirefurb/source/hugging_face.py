@@ -147,5 +147,11 @@ def _check(dataset: Any, image: str, label: str) -> None:
             f"column {image!r} must hold images, but holds {kind}: name another by image=, or cast_column it to "
             "datasets.Image()"
         )
+    mode = getattr(dataset.features[image], "mode", None)
+    if mode not in (None, "RGB", "RGBA", "CMYK"):
+        raise ConfigurationError(
+            f"images must be served in colour, but column {image!r} is Image(mode={mode!r}), which they are not read "
+            f"as: cast_column it to datasets.Image(), and take Output(..., channels=1) for grey ones"
+        )
     if type(dataset.features[label]).__name__ == "Image":
         raise ConfigurationError(f"column {label!r} must hold labels of whole images, but holds images: {TARGETS}")

@@ -904,6 +904,11 @@ def test_a_hugging_face_row_without_an_image_names_itself(hugging_face: Any, tmp
             r"but dataset\[0\]\['name'\] has none: write",
         ),
         (
+            lambda pets, hf: pets.cast_column("image", hf.Image(mode="L")),
+            {},
+            r"in colour, but column 'image' is Image\(mode='L'\), .*: cast_column it to datasets.Image.*channels=1",
+        ),
+        (
             lambda pets, _: pets,
             {"label": "image"},
             "column 'image' must hold labels of whole images, but holds images:",

@@ -189,7 +189,8 @@ def test_names_in_a_csv_file_are_numbered_in_sorted_order(tmp_path: Path) -> Non
     ("lines", "message"),
     [
         ((), r"one column 'path', but it is not there in its first row, \[\]: pass its name as image= or label="),
-        (("path;label", "a;1"), r"'path', but it is not there in its first row, \['path;label'\]"),
+        (("path;label", "a;1"), r"not there in its first row, \['path;label'\]: .*; commas part columns"),
+        (("a.jpg,1", "b.jpg,2"), r"in its first row, \['a.jpg', '1'\]: .* and the first row has to name them"),
         (("path,class", "a,1"), "'label', but it is not there"),
         (("path,label,label", "a,1,1"), "'label', but it is twice or more"),
         (("path,label",), "at least one sample, but paths is empty"),

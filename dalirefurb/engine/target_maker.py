@@ -146,6 +146,7 @@ class TargetMaker:
         self.pool = Background(num_threads, name="dalirefurb-targets")
         for target in self._targets.values():
             if isinstance(target, Masks):
+                target.look_anew()
                 warp_of("uint8", str(target.dtype))  # which is compiled for the first time
                 runs_of("uint8", str(target.dtype))
             elif isinstance(target, InstanceMasks) or self._pasting is not None:

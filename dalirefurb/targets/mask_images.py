@@ -22,7 +22,7 @@ from dalirefurb.checks import integer, is_list, require
 from dalirefurb.errors import ConfigurationError, SampleError, warn
 from dalirefurb.source.contract import digest_of, spread
 from dalirefurb.source.files import read_file
-from dalirefurb.source.storage import is_outage
+from dalirefurb.source.storage import is_outage, stamps_of
 from dalirefurb.system.resources import Budget, available_bytes, budget_bytes
 from dalirefurb.targets.kinds import Target
 from dalirefurb.targets.masks import KINDS, MADE, Labels, Matrix, Runs, warp_mask, warp_runs
@@ -48,23 +48,32 @@ class _Keep:
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self._room: int | None = None
-        self._runs: dict[int, Runs] = {}
+        self._runs: dict[int, tuple[Runs, int]] = {}
         self._lock = threading.Lock()
 
-    def get(self, number: int) -> Runs | None:
-        return self._runs.get(number)
+    def get(self, number: int, stamp: int = 0) -> Runs | None:
+        """Return what is kept of a file that has this stamp, see `stamps_of`; 0: of whatever it is by now."""
+        runs, its = self._runs.get(number, (None, 0))
+        return runs if stamp in (0, its) else None
 
-    def put(self, number: int, runs: Runs) -> None:
-        nbytes = runs.values.nbytes + runs.lengths.nbytes + _BESIDE
+    def put(self, number: int, runs: Runs, stamp: int = 0) -> None:
+        """Keep what was decoded of a file that has this stamp, in place of what was there."""
         room = budget_bytes(self.budget, available=available_bytes) if self._room is None else self._room
         with self._lock:
             self._room = room if self._room is None else self._room
-            if number not in self._runs and nbytes <= self._room:
-                self._runs[number] = runs
+            if number in self._runs:
+                self._room += _nbytes(self._runs.pop(number)[0])
+            if (nbytes := _nbytes(runs)) <= self._room:
+                self._runs[number] = runs, stamp
                 self._room -= nbytes
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Keep, (self.budget,)
+
+
+def _nbytes(runs: Runs) -> int:
+    """Return how many bytes a mask takes that is kept."""
+    return runs.values.nbytes + runs.lengths.nbytes + _BESIDE
 
 
 class Masks(Target, metaclass=Explained):
@@ -142,12 +151,17 @@ class Masks(Target, metaclass=Explained):
         if isinstance(mask, np.ndarray):
             self._masks[number] = mask = _of_kind(mask)
             return mask
-        kept = self._keep.get(number)
+        stamp = int(stamps_of([mask])[0])  # Before it is read: it may change meanwhile.
+        kept = self._keep.get(number, stamp)
         if kept is not None:
             return kept.mask()
         decoded = _decoded(mask, sample)
-        self._keep.put(number, Runs.of(decoded))
+        self._keep.put(number, Runs.of(decoded), stamp)
         return decoded
+
+    def look_anew(self) -> None:
+        """Have each file asked once more, when it is next used, whether it is still what was kept of it."""
+        self._fits[self._numbers] = False
 
     def one(self, sample: int, size: tuple[int, int]) -> NDArray[Any]:
         try:

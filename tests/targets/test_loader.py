@@ -27,6 +27,7 @@ from dalirefurb import (
     Custom,
     DiskStore,
     Evaluate,
+    FileList,
     Kept,
     Loader,
     MemoryStore,
@@ -641,3 +642,25 @@ def test_masks_of_a_group_that_cannot_be_are_not_read(tmp_path: Path, monkeypatc
         let_go.set()
         done.wait()
     assert read == []
+
+
+@pytest.mark.parametrize("height", [30, 24])
+def test_a_loader_serves_masks_as_their_files_are_when_it_begins(tmp_path: Path, height: int) -> None:
+    """Also where their images have another size by now, which what was kept of the masks has not."""
+    paths = [tmp_path / f"{number}.png" for number in range(4)]
+    masks = [tmp_path / f"mask_{number}.png" for number in range(4)]
+
+    def write(height: int, label: int) -> None:
+        for path, mask in zip(paths, masks, strict=True):
+            Image.new("RGB", (40, height)).save(path)
+            Image.new("L", (40, height), label).save(mask)
+
+    write(30, 1)
+    source = Annotated(FileList(paths, [0] * 4), {"mask": Masks(masks)})
+    for label, samples in ((1, [0, 1, 2, 3]), (2, [3, 1])):
+        write(30 if label == 1 else height, label)
+        part, planner = source.subset(samples), Standard(len(samples), batch_size=2)
+        with Loader(part, recipe_of([Resize((SIZE, SIZE), "nearest")], 2), planner) as loader:
+            for _, shown in loader:
+                assert shown.unique().tolist() == [label]
+    assert (source[0][1]["mask"] == 2).all()

@@ -281,6 +281,7 @@ def _reader(
     """Return what reads samples, and gives those of other kinds than DALI's to Pillow."""
     recipe, kernels, devices = configuration.recipe, configuration.kernels, configuration.devices
     max_pixels = configuration.bad_samples.max_pixels
+    configuration.source.look_anew()
     return Reader(
         configuration.source,
         max_batch_size=max_rows,

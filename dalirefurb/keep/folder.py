@@ -210,6 +210,10 @@ class KeepFolder:
         records[~kept] = 0
         return samples_of(data, records), kept
 
+    def doubt(self) -> None:
+        """Ask for the stamp of each sample once more, when it is next looked for."""
+        self._doubted[:] = True
+
     def put(self, index: int, stamp: int, sample: NDArray[np.uint8], planes: NDArray[np.uint8] | None = None) -> bool:
         """Keep a sample that is claimed; return whether it is: there may be no room for it.
 

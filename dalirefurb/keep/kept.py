@@ -167,6 +167,19 @@ class Kept(DerivedSource):
         with ThreadPoolExecutor(usable_cores() + _WAITING_THREADS, thread_name_prefix="dalirefurb-keep") as pool:
             return sum(pool.map(look, parts))
 
+    def content(self) -> dict[str, Any]:
+        """Identify what is behind the samples now; what is kept of anything else is not served any more."""
+        content = super().content()
+        if self._of_all[0]:
+            self._of_all[:] = xxh3_64_intdigest(json.dumps(content, sort_keys=True).encode()) | 1
+        self.look_anew()
+        return content
+
+    def look_anew(self) -> None:
+        super().look_anew()
+        for folder in self._opened:
+            folder.doubt()
+
     def fingerprint(self) -> dict[str, Any]:
         """Identify the samples and their order, as the other source does: what is served is the same."""
         own, theirs = self.labels, self._source.labels
@@ -217,9 +230,10 @@ class Kept(DerivedSource):
             identity["versions"] = versions() | {"pillow": pillow_version()}
             identity["value_range"] = self.value_range
         sampled: list[int] = []
+        self._source.look_anew()
         if self._source.stamps(np.zeros(0, np.int64)) is None:
-            content = json.dumps(self._source.content(), sort_keys=True).encode()
-            self._of_all[:] = xxh3_64_intdigest(content) | 1
+            self._of_all[:] = 1
+            self.content()
         else:
             sampled = self._stamps(np.array(spread(len(self), _SAMPLED))).tolist()
         count = len(self._paths)

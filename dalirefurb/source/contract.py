@@ -179,6 +179,9 @@ class Source(metaclass=Explained):
         """
         return None
 
+    def look_anew(self) -> None:
+        """Ask for stamps of what is kept once more, when it is next used: a loader begins."""
+
     def images(self, indices: Numbers) -> Images | None:
         """Return decoded images of encoded samples, upright, as a loader decodes them; None: there are none at hand.
 
@@ -280,6 +283,9 @@ class DerivedSource(Source):
 
     def stamps(self, indices: Numbers) -> NDArray[np.uint64] | None:
         return self._source.stamps(self._theirs(indices))
+
+    def look_anew(self) -> None:
+        self._source.look_anew()
 
     def images(self, indices: Numbers) -> Images | None:
         return self._source.images(self._theirs(indices))
@@ -426,6 +432,10 @@ class Concat(Source):
                 return None
             stamps[places] = found
         return stamps
+
+    def look_anew(self) -> None:
+        for source in self._sources:
+            source.look_anew()
 
     def images(self, indices: Numbers) -> Images | None:
         parts, some = [], False

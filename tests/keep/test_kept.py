@@ -349,6 +349,27 @@ def test_a_changed_file_is_noticed_by_who_begins_later(tmp_path: Path) -> None:
     assert_same(served(Kept(source, tmp_path / "keep")), served(source))
 
 
+@pytest.mark.parametrize("how", ["alone", "stored", "stamped together", "nested"])
+def test_a_changed_file_is_noticed_by_the_next_loader_of_the_same_keep(how: str, tmp_path: Path) -> None:
+    """Else a store that says what the files are now would be filled with what they were."""
+
+    class Together(Unstamped):
+        def content(self) -> dict[str, Any]:
+            return self._source.content()
+
+    photos = ImageFolder(write_folder(tmp_path / "photos", num_samples=NUM_SAMPLES))
+    source = Together(photos) if how == "stamped together" else photos
+    keep = inner = Kept(source, tmp_path / "keep", form="encoded")
+    planner = Refurbish(NUM_SAMPLES, batch_size=BATCH_SIZE, reuse_factor=2)
+    before = served(keep, planner=planner)
+    Path(photos.name(4)).write_bytes(jpeg(picture(99, height=52, width=61)))
+    if how == "nested":
+        keep = Kept(inner, tmp_path / "another")
+    expected = served(photos, planner=planner)
+    assert any(not torch.equal(images, others) for (images, _), (others, _) in zip(before, expected, strict=True))
+    assert_same(served(keep, planner=planner, stored=how.startswith("st")), expected)
+
+
 def test_two_processes_that_know_a_sample_as_different_ones_do_not_put_it_in_turns(tmp_path: Path) -> None:
     class Told(Unstamped):
         def __init__(self, images: NDArray[np.uint8]) -> None:

@@ -30,7 +30,7 @@ class Position(NamedTuple):
 
 
 class GroupFailed(Exception):  # noqa: N818 - its cause is the error
-    """A group of several batches failed: those before the culprit can be made, one by one."""
+    """A group of several batches failed, or a sample in it is replaced from now on: it can be made, one by one."""
 
 
 @dataclass(frozen=True)

@@ -225,13 +225,13 @@ class Engine:
         return served
 
     def _taken(self, position: Position | None) -> Served:
-        """Take what is made; where several batches failed together, make them one by one."""
-        with suppress(GroupFailed):
-            return self._batches.take()
-        assert position is not None
-        self._begin(position, one_by_one=True)
-        self._expected = None
-        return self._batches.take()
+        """Take what is made; where several batches failed together, or one is of other samples now, make them anew."""
+        while True:
+            with suppress(GroupFailed):
+                return self._batches.take()
+            assert position is not None
+            self._begin(position, one_by_one=True)
+            self._expected = None
 
     def stats(self) -> Stats:
         """Return a snapshot of the counts."""

@@ -29,7 +29,7 @@ from dalirefurb.engine.inputs import InputBuilder
 from dalirefurb.engine.prefetch import Depths
 from dalirefurb.engine.stats import Tally
 from dalirefurb.engine.target_maker import GroupTargets, TargetMaker
-from dalirefurb.errors import LoaderError
+from dalirefurb.errors import LoaderError, SampleError
 from dalirefurb.image_batch import Images
 from dalirefurb.kernels.host import StageRaised
 from dalirefurb.planning.difficulty import FeatureTable
@@ -244,8 +244,12 @@ class Preparer:
         began = time.perf_counter()
         samples = cache_plan.begin(samples)
         self.backend.submit(cache_plan, samples)
-        # While images are made.
-        targets = None if self.targets is None else self.targets.begin(cache_plan)
+        try:  # While images are made.
+            targets = None if self.targets is None else self.targets.begin(cache_plan)
+        except SampleError as error:
+            if self.reader.bad(np.array([error.index])).any():  # It is in a store, and was not read before.
+                raise _ReadAgain from error
+            raise
         self.tally.add(preparing_s=time.perf_counter() - began)
         return _Submitted(cache_plan, samples, targets)
 

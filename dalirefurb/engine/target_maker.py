@@ -21,6 +21,7 @@ from dalirefurb.augment.maps import inverted
 from dalirefurb.augment.recipe import Recipe
 from dalirefurb.augment.stage import Arrays, draw
 from dalirefurb.augment.stages.partners import CopyPaste, partner_rows
+from dalirefurb.engine.batch_group import GroupFailed
 from dalirefurb.engine.cache_client import CachePlan
 from dalirefurb.engine.closable_queue import Stopped
 from dalirefurb.errors import SampleError
@@ -79,6 +80,7 @@ class GroupTargets:
 
         Raises:
             Stopped: If nobody wants them any more.
+            GroupFailed: If a mask cannot be used, and its sample is replaced from now on.
             SampleError: If a mask cannot be used.
             ReadError: If storage fails for too long.
         """
@@ -86,8 +88,13 @@ class GroupTargets:
             if stopping():
                 raise Stopped
             self._reader.patience.look()
-        for job in self._jobs:
-            job.result()
+        try:
+            for job in self._jobs:
+                job.result()
+        except SampleError as error:
+            if self._reader.bad(np.array([error.index])).any():
+                raise GroupFailed from error
+            raise
         return self._batches
 
     def cancel(self) -> None:
@@ -325,7 +332,10 @@ class TargetMaker:
             try:
                 self._reader.patience.of(show, named)
             except MaskError as error:
-                raise SampleError(index, self._name(index), f"{named}: {error}", lasting=True) from error
+                bad = SampleError(index, self._name(index), f"{named}: {error}")
+                if self._reader.substitutes is not None:
+                    self._reader.substitutes.add(bad)
+                raise bad from error
 
 
 def _together(value: Any, parts: int, count: int) -> Any:

@@ -54,6 +54,7 @@ from dalirefurb.augment import (
 )
 from dalirefurb.augment.geometry import Geometry, geometry
 from dalirefurb.errors import ConfigurationError, SampleError, StateMismatchError
+from dalirefurb.planning import Frozen
 from dalirefurb.source import Source
 from dalirefurb.source.contract import without_targets
 from dalirefurb.store import Store
@@ -664,3 +665,39 @@ def test_a_loader_serves_masks_as_their_files_are_when_it_begins(tmp_path: Path,
             for _, shown in loader:
                 assert shown.unique().tolist() == [label]
     assert (source[0][1]["mask"] == 2).all()
+
+
+def assert_masks_are_of_their_images(loader: Loader) -> None:
+    """Serve an epoch of coordinates whose masks are the columns."""
+    for images, masks in loader:
+        assert np.array_equal(levels(images)[..., 0], masks.numpy())
+
+
+def test_an_image_in_a_store_whose_mask_is_gone_since_is_replaced(tmp_path: Path) -> None:
+    images, recipe, policy = masked(tmp_path)._source, recipe_of([CROP], 2), BadSamplePolicy("replace")
+    for replaced in (0, 1):
+        source = Annotated(images, {"mask": Masks([tmp_path / f"mask_{number}.png" for number in range(COUNT)])})
+        planner, store = Frozen(COUNT, batch_size=4), DiskStore(tmp_path / "cache")
+        with store, Loader(source, recipe, planner, store, bad_samples=policy) as loader:
+            assert_masks_are_of_their_images(loader)
+            assert [bad.index for bad in loader.bad_samples()] == [3] * replaced
+            assert (loader.stats().replaced, loader.stats().hits > 0) == (replaced, replaced > 0)
+        (tmp_path / "mask_3.png").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("batches_per_group", [1, 3])
+def test_masks_that_break_while_a_loader_serves_them_are_replaced(tmp_path: Path, batches_per_group: int) -> None:
+    images, paths = masked(tmp_path)._source, [tmp_path / f"mask_{number}.png" for number in range(COUNT)]
+    source = Annotated(images, {"mask": Masks(paths, keep=0)})
+    planner, prefetch = Refurbish(COUNT, batch_size=4, reuse_factor=3), Prefetch(batches_per_group=batches_per_group)
+    options: dict[str, Any] = {"prefetch": prefetch, "bad_samples": BadSamplePolicy("replace")}
+    with Loader(source, recipe_of([CROP], 2), planner, MemoryStore(), **options) as loader:
+        assert_masks_are_of_their_images(loader)
+        for number in (3, 4, 8):
+            paths[number].write_bytes(b"broken")
+        for _ in range(20):  # Masks of some epochs may have been read ahead.
+            assert_masks_are_of_their_images(loader)
+        assert [bad.index for bad in loader.bad_samples()] == [3, 4, 8]
+        replaced = loader.stats().replaced
+        assert_masks_are_of_their_images(loader)
+        assert loader.stats().replaced == replaced + 3

@@ -21,7 +21,7 @@ from dalirefurb.calls import Explained, Words, instead
 from dalirefurb.checks import require
 from dalirefurb.errors import ConfigurationError, SampleError
 from dalirefurb.image_batch import Images, unpack
-from dalirefurb.source.labels import as_array, checked_labels, refuse_mask, warn_of_many
+from dalirefurb.source.labels import as_array, check_assigned, checked_labels, refuse_mask, warn_of_many
 from dalirefurb.source.levels import Levels, ValueRange
 from dalirefurb.source.storage import Patience
 
@@ -70,6 +70,8 @@ class Source(metaclass=Explained):
     annotations: Mapping[str, Any] | None = None
     prefix: tuple[Any, ...] = ()
     planes: bool = False
+    _count: int | None = None
+    """Of samples that are there to be read, where that is known."""
 
     def __len__(self) -> int:
         """Count the samples."""
@@ -219,15 +221,19 @@ class Source(metaclass=Explained):
         if isinstance(labels, (list, tuple)) and labels and count:
             refuse_mask(labels[0], self.name(0))
         self.labels, self.classes = checked_labels(labels, count, items, where or self.name)
+        self._count = count
         warn_of_many(self.classes or (), count)
         self.check_labels()
 
     def check_labels(self) -> None:
-        """Refuse labels of the sides of the images that they belong to: these are augmented, and labels are not.
+        """Refuse labels that were assigned and are none, or not one for each sample, and such as have to be augmented.
+
+        These are of the sides of the images that they belong to.
 
         Raises:
-            ConfigurationError: If the first one is of that kind.
+            ConfigurationError: If they are no labels, or the first one is of that kind.
         """
+        check_assigned(self.labels, self._count)
         if self.volumes:
             return
         with suppress(SampleError, OSError):  # Whether it may be bad is for the loader to say.
@@ -262,7 +268,8 @@ class DerivedSource(Source):
 
     def __init__(self, source: Source) -> None:
         require(isinstance(source, Source), "source", "a source", source, "pass such as ImageFolder(path)")
-        self._source = source
+        source.check_labels()
+        self._source, self._count = source, len(source)
         self.labels, self.classes, self.categories = source.labels, source.classes, source.categories
         self.encoded, self.image_shape, self.value_range = source.encoded, source.image_shape, source.value_range
         self.annotations, self.volumes, self.prefix = source.annotations, source.volumes, source.prefix
@@ -323,7 +330,7 @@ class Subset(DerivedSource):
                 f"count from 0, to len(source) - 1 at most"
             )
         self._indices = chosen.astype(np.int64)
-        self.labels = source.labels[self._indices]
+        self.labels, self._count = source.labels[self._indices], len(self._indices)
         if source.annotations is not None:
             self.annotations = {name: each.take(self._indices) for name, each in source.annotations.items()}
 
@@ -379,6 +386,7 @@ class Concat(Source):
                     f"what is put together must be sources, but number {number} is a {type(source).__name__}: pass "
                     f"such as ImageFolder(path), or TorchDataset(dataset)"
                 )
+            source.check_labels()
             for what, of, remedy in _ALIKE:
                 if (given := of(source)) != (wanted := of(first)):
                     raise ConfigurationError(
@@ -387,6 +395,7 @@ class Concat(Source):
                     )
         self._sources = tuple(sources)
         self._ends = np.cumsum([len(source) for source in sources])
+        self._count = int(self._ends[-1])
         # Of uint64 and int64 NumPy would make floats.
         labels = [source.labels for source in sources]
         self.labels = np.concatenate([each.astype(np.int64) if each.dtype.kind == "u" else each for each in labels])

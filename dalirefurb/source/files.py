@@ -209,7 +209,7 @@ class ImageFolder(_Files):
                 f"{layout}, but its {len(self.classes)} folders hold no image among {self.skipped} files: "
                 f"check the path; images end in {', '.join(sorted(EXTENSIONS))}"
             )
-        self.labels = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        self.labels, self._count = np.repeat(np.arange(len(counts), dtype=np.int64), counts), len(self._paths)
         full = [name for name, count in zip(self.classes, counts, strict=True) if count]
         warn_of_many(full, len(self))
         unnamed = [other for other in others if os.sep in other and not is_hidden(other)]

@@ -96,6 +96,27 @@ def checked_labels(
     return np.ascontiguousarray(array), classes
 
 
+def check_assigned(labels: Any, count: int | None) -> None:
+    """Refuse labels, as a source has them, that are no numbers in an array, or not one for each of `count` samples.
+
+    Raises:
+        ConfigurationError: If they are.
+    """
+    if not isinstance(labels, np.ndarray):
+        raise ConfigurationError(
+            f"labels must be a NumPy array of numbers, but are a {type(labels).__name__}: assign np.array(labels)"
+        )
+    if labels.dtype.kind not in "biuf":
+        raise ConfigurationError(
+            f"labels must be numbers, but are {labels.dtype}: number names by np.unique(labels, return_inverse=True)[1]"
+        )
+    if count not in (None, len(labels)):
+        raise ConfigurationError(
+            f"there must be one label per sample, but there are {len(labels)} for {count}: assign as many, and choose "
+            f"samples by source.subset(indices)"
+        )
+
+
 def as_array(values: Any, what: str, more: str = "") -> NDArray[Any]:
     """Turn an array, a tensor or nested sequences of numbers into an array, without a copy if possible."""
     try:

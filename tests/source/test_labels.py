@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dalirefurb import Arrays, Evaluate, FileList, ImageFolder, Loader, TarShards, TorchDataset, evaluate
+from dalirefurb import Arrays, Concat, Evaluate, FileList, ImageFolder, Loader, TarShards, TorchDataset, evaluate
 from dalirefurb.errors import ConfigurationError
 from dalirefurb.source import Source
 from tests.pictures import jpeg
@@ -105,6 +105,39 @@ def test_labels_that_become_masks_later_are_refused_by_the_loader(paths: list[Pa
     source.labels = MASKS
     with pytest.raises(ConfigurationError, match="is an array of the image's sides"):
         Loader(source, evaluate(16), Evaluate(COUNT, batch_size=2))
+
+
+PARTS: dict[str, Callable[[Source], Source]] = {
+    "all": lambda source: source,
+    "some": lambda source: source.subset([0, 1]),
+    "several": lambda source: Concat([source, source]),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (list(range(COUNT)), r"labels must be a NumPy array of numbers, but are a list: assign np.array\(labels\)"),
+        (torch.arange(COUNT), "but are a Tensor: assign"),
+        (np.array(["cat"] * COUNT), r"but are <U3: .*np.unique\(labels, return_inverse=True\)"),
+        (np.arange(COUNT - 1), rf"one label per sample, but there are {COUNT - 1} for {COUNT}: assign as many"),
+        (np.arange(COUNT + 1), rf"one label per sample, but there are {COUNT + 1} for {COUNT}: assign as many"),
+    ],
+)
+def test_labels_that_were_assigned_and_are_none_are_refused(
+    part: str, given: Any, message: str, paths: list[Path]
+) -> None:
+    """Fewer of them left samples out, and others failed somewhere within."""
+
+    def load(source: Source) -> Loader:
+        chosen = PARTS[part](source)
+        return Loader(chosen, evaluate(16), Evaluate(len(chosen), batch_size=2))
+
+    for source in (ImageFolder(paths[0].parent.parent), FileList(paths, [0] * COUNT)):
+        source.labels = given
+        with pytest.raises(ConfigurationError, match=message):
+            load(source)
 
 
 @pytest.mark.parametrize("shape", [(), (10,), (WIDTH,), (2, 2), (HEIGHT, 3, WIDTH), (4, HEIGHT), (5, 5, 5)])

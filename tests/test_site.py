@@ -22,7 +22,7 @@ DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted(DOCS.rglob("*.ipynb"))]
 PUBLIC = ("", "augment", "augment.published", "errors", "planning", "source", "store", "testing", "tuning")
 TRAINERS = ("accelerate", "fabric", "lightning", "timm", "transformers")
-NOT_FOR_USERS = {"how_to_install", "shortened", "Image"}
+NOT_FOR_USERS = {"how_to_install", "shortened", "warn", "Image"}
 
 
 def text_of(page: Path) -> str:

@@ -10,6 +10,7 @@ import io
 import json
 import logging
 import os
+import re
 import threading
 import urllib.error
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -45,7 +47,7 @@ from dalirefurb.errors import (
 )
 from dalirefurb.planning.planner import Planner
 from dalirefurb.reading.reader import Reader
-from dalirefurb.source import Source, TarShards, TorchDataset
+from dalirefurb.source import Source, TarShards, TorchDataset, storage
 from dalirefurb.source.storage import Patience, is_outage, is_page
 from tests.bad_files import Batches, assert_same, spoil
 from tests.faults import limited
@@ -173,6 +175,20 @@ def test_a_folder_that_is_away_in_mid_epoch_costs_that_time_and_nothing_else(
     assert heard.count(BEGUN) == heard.count(OVER) == 1
 
 
+def test_storage_is_asked_again_after_pauses_that_grow_until_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    patience = Patience(0.4)
+    monkeypatch.setattr(storage, "time", SimpleNamespace(monotonic=lambda: sum(pauses)))
+    monkeypatch.setattr(patience, "closed", SimpleNamespace(wait=pauses.append))
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "no answer")
+
+    with pytest.raises(ReadError, match=r"tried 5 times in 0\.4 s"):
+        patience.of(fail, "a.jpg")
+    assert pauses == pytest.approx([0.05, 0.1, 0.2, 0.05])
+
+
 @pytest.mark.parametrize("policy", ["raise", "replace"])
 def test_after_the_limit_the_error_says_what_failed_and_nothing_is_remembered(
     policy: str, source: ImageFolder, tmp_path: Path
@@ -190,7 +206,10 @@ def test_after_the_limit_the_error_says_what_failed_and_nothing_is_remembered(
         assert str(cause.filename) in message
         assert str(tmp_path / "photos") in message
         assert "No such file or directory" in message
-        assert "tried 5 times in 0.4 s" in message
+        told = re.search(r"tried ([0-9]+) times in ([0-9.]+) s", message)
+        assert told is not None
+        assert 2 <= int(told[1]) <= 5
+        assert float(told[2]) >= 0.4
         assert loader.bad_samples() == []
         assert quarantine is None or not quarantine.read_text()
         (tmp_path / "elsewhere").rename(tmp_path / "photos")

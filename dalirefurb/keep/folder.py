@@ -298,15 +298,11 @@ class KeepFolder:
                 "" if most == self._most_bytes else ", as long as it may take no more",
             )
 
-    def _ends(self) -> bool:
-        """Add nothing any more; return whether that is new."""
-        with self._lock:
-            new, self.full = not self.full, True
-        return new
-
     def _give_up(self, error: OSError) -> None:
         """Add nothing any more, since a file cannot be written or locked."""
-        if self._ends():
+        with self._lock:
+            new, self.full = not self.full, True
+        if new:
             warn(
                 f"the keep {self._path} cannot be written ({error.strerror}): what it holds is served, nothing is "
                 f"added to it by this process; make room, or pass a smaller size",
